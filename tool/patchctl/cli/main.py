@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `patchctl` command: global options and the list of commands."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from patchctl import __version__
+from patchctl.cli.app import App, funnel
+
+COMMANDS = {
+    "status": "patchctl.cli.status",
+    "fetch": "patchctl.cli.fetch",
+    "replay": "patchctl.cli.replay",
+    "toolchain": "patchctl.cli.toolchain",
+    "build": "patchctl.cli.build",
+    "verify": "patchctl.cli.verify",
+    "install": "patchctl.cli.install",
+    "uninstall": "patchctl.cli.install",
+    "check": "patchctl.cli.check",
+}
+"""Each command's module, in the order in which people meet them; imported when used."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is used or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in pipeline order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command named `cmd_name`, or None."""
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-C",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Work on the project that contains DIR.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say more about what is done.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--target", default="sm70", show_default=True, help="Read build/TARGET.toml.")
+@click.option("--offline", is_flag=True, help="Use only what is on this machine.")
+@click.version_option(__version__, prog_name="patchctl")
+@click.pass_context
+def main(
+    ctx: click.Context, directory: Path, verbose: bool, as_json: bool, target: str, offline: bool
+) -> None:
+    """Replay a patch series onto a locked FlashAttention-2, build it for Tesla V100, prove it.
+
+    \b
+    A first run:      patchctl toolchain install; patchctl check
+    Day to day:       patchctl replay; patchctl build; patchctl verify
+    Into a vLLM:      patchctl install --python PYTHON --overlay vllm
+
+    Results go to stdout, progress and errors to stderr. Exit codes: 0 ok, 1 a gate says no,
+    2 usage, 3 lock mismatch, 4 a patch does not apply, 5 local changes in the tree, 6 a tool is
+    missing, 7 the build failed, 8 network, disk or permissions, 70 a bug, 130 interrupted.
+    """
+    ctx.obj = App(
+        directory=directory, verbose=verbose, as_json=as_json, target=target, offline=offline
+    )
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def run() -> None:
+    """The console script."""
+    # A killed CI job cleans up in the same way as Ctrl-C.
+    signal.signal(signal.SIGTERM, _terminate)
+    code = funnel(main)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

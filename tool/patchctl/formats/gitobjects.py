@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Git's object formats: trees and commits as bytes, ids as hex sha1."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """The file modes that a tree of ours may hold."""
+
+    FILE = "100644"
+    EXECUTABLE = "100755"
+    SYMLINK = "120000"
+
+
+TREE_MODE = "40000"
+SUBMODULE_MODE = "160000"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a tree: its mode and the id of its blob."""
+
+    mode: Mode
+    id: str
+
+
+Tree = Mapping[bytes, Entry]
+"""A whole tree, flat: path (bytes, ``/`` between folders, no leading ``/``) to entry."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A person and a moment, as a commit records them.
+
+    `when` is in seconds since the epoch, `zone` is ``+hhmm``.
+    """
+
+    name: str
+    email: str
+    when: int
+    zone: str = "+0000"
+
+    def line(self) -> str:
+        """``Name <email> seconds zone``."""
+        return f"{self.name} <{self.email}> {self.when} {self.zone}"
+
+
+def object_id(kind: str, data: bytes) -> str:
+    """The id git gives to an object."""
+    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)) + data).hexdigest()
+
+
+def blob_id(data: bytes) -> str:
+    """The id of a file's content."""
+    return object_id("blob", data)
+
+
+@dataclass
+class _Folder:
+    files: dict[bytes, Entry] = field(default_factory=dict)
+    folders: dict[bytes, _Folder] = field(default_factory=dict)
+
+
+def tree_objects(tree: Tree) -> Iterator[tuple[str, bytes]]:
+    """Every tree object of `tree` as (id, content), children first, the root last.
+
+    Raises:
+        ValueError: a path is both a file and a folder.
+    """
+    root = _Folder()
+    for path, entry in tree.items():
+        *parents, name = path.split(b"/")
+        folder = root
+        for part in parents:
+            if part in folder.files:
+                raise ValueError(f"`{display(path)}` needs a folder where a file is")
+            folder = folder.folders.setdefault(part, _Folder())
+        if name in folder.folders:
+            raise ValueError(f"`{display(path)}` is a file where a folder is")
+        folder.files[name] = entry
+    yield from _emit(root)
+
+
+def _emit(folder: _Folder) -> Iterator[tuple[str, bytes]]:
+    lines: list[tuple[bytes, bytes]] = []
+    for name, child in folder.folders.items():
+        child_id = ""
+        for child_id, data in _emit(child):
+            yield child_id, data
+        # git sorts a folder as if its name ended in a slash
+        lines.append((name + b"/", _line(TREE_MODE, name, child_id)))
+    lines += [(name, _line(e.mode, name, e.id)) for name, e in folder.files.items()]
+    content = b"".join(line for _, line in sorted(lines))
+    yield object_id("tree", content), content
+
+
+def _line(mode: str, name: bytes, hex_id: str) -> bytes:
+    return mode.encode() + b" " + name + b"\0" + bytes.fromhex(hex_id)
+
+
+def tree_id(tree: Tree) -> str:
+    """The id of a whole tree."""
+    return list(tree_objects(tree))[-1][0]
+
+
+def commit_object(
+    tree: str, parents: tuple[str, ...], author: Identity, committer: Identity, message: bytes
+) -> bytes:
+    """The content of a commit; `message` is kept byte for byte (a final newline is added)."""
+    head = [f"tree {tree}", *(f"parent {p}" for p in parents)]
+    head += [f"author {author.line()}", f"committer {committer.line()}"]
+    body = message if message.endswith(b"\n") else message + b"\n"
+    return "\n".join(head).encode() + b"\n\n" + body
+
+
+def display(path: bytes) -> str:
+    """A path for people; bytes that are no UTF-8, and control characters, are escaped."""
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing files so that a reader sees the old content or the new, never a part of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+TEMP_PREFIX = ".patchctl-tmp-"
+"""Every temporary file starts with this, so that leftovers of a killed run can be swept."""
+
+
+class AtomicFile:
+    """A file that is written under a temporary name, synced, and renamed into place.
+
+    The temporary file is in the folder of the target, because a rename across file systems
+    copies. A process that has the old file mapped keeps its old content (a new inode).
+    """
+
+    def __init__(self, path: Path, *, mode: int = 0o644, sync: bool = True) -> None:
+        self.path = path
+        self.mode = mode
+        self.sync = sync
+        self.temp = path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
+
+    def write(self, data: bytes) -> None:
+        """Replace the file's content with `data`."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(self.temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as handle:
+                handle.write(data)
+                os.fchmod(handle.fileno(), self.mode)
+                if self.sync:
+                    handle.flush()
+                    os.fsync(handle.fileno())
+            self.commit()
+        except BaseException:
+            self.temp.unlink(missing_ok=True)
+            raise
+
+    def commit(self) -> None:
+        """Rename `temp` (written by somebody else, a linker say) into place."""
+        self.temp.replace(self.path)
+        if self.sync:
+            sync_folder(self.path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes | str, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Replace `path` atomically; text is written as UTF-8."""
+    content = data.encode() if isinstance(data, str) else data
+    AtomicFile(path, mode=mode, sync=sync).write(content)
+
+
+def write_if_changed(path: Path, data: bytes | str, *, mode: int = 0o644) -> bool:
+    """Write only when the content differs, so that time stamps mean something; True if written."""
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        if path.read_bytes() == content:
+            return False
+    except FileNotFoundError:
+        pass
+    write_file(path, content, mode=mode)
+    return True
+
+
+def sha256_of(path: Path) -> str:
+    """The hex sha256 of a file's content."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_bytes(data: bytes) -> str:
+    """The hex sha256 of `data`."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare repository of a project. The only module that imports GitPython.
+
+Git runs hermetically: no inherited ``GIT_*``, no system or user configuration, no hooks, no
+signing, ``LC_ALL=C``. Objects are content-addressed and written first; a ref moves last, so a
+killed run leaves the last good state.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from patchctl.errors import ToolMissing, Unavailable, UsageError
+from patchctl.formats.gitobjects import (
+    SUBMODULE_MODE,
+    Entry,
+    Identity,
+    Mode,
+    Tree,
+    commit_object,
+    object_id,
+    tree_objects,
+)
+
+if TYPE_CHECKING:
+    from git import Repo
+
+# How to reach a remote is the user's business, everything else would change results.
+_TRANSPORT = re.compile(r"GIT_(SSL_.*|SSH|SSH_.*|PROXY_.*|ASKPASS|ALLOW_PROTOCOL)$")
+_HERMETIC = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+    # a baseline or store owned by another user is read, never executed
+    "GIT_CONFIG_COUNT": "3",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
+    "GIT_CONFIG_KEY_1": "core.hooksPath",
+    "GIT_CONFIG_VALUE_1": os.devnull,
+    "GIT_CONFIG_KEY_2": "gc.auto",
+    "GIT_CONFIG_VALUE_2": "0",
+}
+
+
+def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
+    inherited = {k: v for k, v in os.environ.items() if k.startswith("GIT_")}
+    transport = {k: v for k, v in inherited.items() if _TRANSPORT.match(k)}
+    for name in inherited:
+        del os.environ[name]
+    os.environ["GIT_PYTHON_REFRESH"] = "raise"
+    try:
+        import git
+    except ImportError as error:
+        raise ToolMissing(
+            f"git is not usable: {str(error).splitlines()[0]}", hint="apt install git"
+        ) from error
+    del os.environ["GIT_PYTHON_REFRESH"]
+    os.environ.update(_HERMETIC)
+    if create and not (path / "HEAD").exists():
+        # an empty template: the user's could carry hooks
+        repo = git.Repo.init(path, bare=True, mkdir=True, template="")
+    else:
+        repo = git.Repo(path)
+    return repo, transport
+
+
+class Store:
+    """Blobs, trees, commits and refs of one bare repository."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the repository at `path`, creating it if it is not there.
+
+        Raises:
+            ToolMissing: no git program.
+            Unavailable: the folder cannot be written.
+        """
+        self.path = path
+        try:
+            self._repo, self._transport = _open(path, create=True)
+        except OSError as error:
+            raise Unavailable(f"cannot create `{path}`: {error.strerror}") from error
+        self._known: set[str] = set()
+
+    def close(self) -> None:
+        """End the helper processes."""
+        self._repo.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def has(self, hex_id: str) -> bool:
+        """Whether the object is here."""
+        return bool(self._repo.odb.has_object(bytes.fromhex(hex_id)))
+
+    def _write(self, kind: str, data: bytes, hex_id: str = "") -> str:
+        from gitdb import IStream
+
+        hex_id = hex_id or object_id(kind, data)
+        if hex_id not in self._known and not self._loose(hex_id).exists():
+            stream = IStream(kind.encode(), len(data), io.BytesIO(data))
+            try:
+                self._repo.odb.store(stream)
+            except OSError as error:
+                raise Unavailable(f"cannot write in `{self.path}`: {error.strerror}") from error
+        self._known.add(hex_id)
+        return hex_id
+
+    def _loose(self, hex_id: str) -> Path:
+        return self.path / "objects" / hex_id[:2] / hex_id[2:]
+
+    def write_blob(self, data: bytes) -> str:
+        """Store a file's content; returns its id."""
+        return self._write("blob", data)
+
+    def read_blob(self, hex_id: str) -> bytes:
+        """A file's content."""
+        content: bytes = self._repo.odb.stream(bytes.fromhex(hex_id)).read()
+        return content
+
+    def write_tree(self, tree: Tree) -> str:
+        """Store a whole tree; returns its id."""
+        root = ""
+        for root, data in tree_objects(tree):
+            self._write("tree", data, root)
+        return root
+
+    def read_tree(self, treeish: str) -> dict[bytes, Entry]:
+        """The whole tree of a commit or tree id, flat.
+
+        Raises:
+            UsageError: the tree holds something that is neither file, executable nor link.
+        """
+        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", treeish, stdout_as_string=False)
+        tree: dict[bytes, Entry] = {}
+        for line in listing.rstrip(b"\0").split(b"\0"):
+            if not line:
+                continue
+            meta, path = line.split(b"\t", 1)
+            mode, _, hex_id = meta.decode().split()
+            if mode == SUBMODULE_MODE:
+                raise UsageError(
+                    f"`{path.decode(errors='backslashreplace')}` is a submodule (commit {hex_id})"
+                )
+            tree[path] = Entry(Mode(mode), hex_id)
+        return tree
+
+    def write_commit(
+        self,
+        tree: str,
+        parents: Iterable[str],
+        author: Identity,
+        committer: Identity,
+        message: bytes,
+    ) -> str:
+        """Store a commit; returns its id."""
+        data = commit_object(tree, tuple(parents), author, committer, message)
+        return self._write("commit", data)
+
+    def tree_of(self, commit: str) -> str:
+        """The id of a commit's tree."""
+        return str(self._repo.git.rev_parse("--verify", f"{commit}^{{tree}}"))
+
+    def get_ref(self, name: str) -> str | None:
+        """The commit that a ref names, or None."""
+        from git import GitCommandError
+
+        try:
+            return str(self._repo.git.rev_parse("--verify", "--quiet", f"{name}^{{commit}}"))
+        except GitCommandError:
+            return None
+
+    def set_ref(self, name: str, commit: str) -> None:
+        """Point a ref at a commit, atomically."""
+        self._repo.git.update_ref(name, commit)
+
+    def fetch_commit(self, source: str, commit: str) -> None:
+        """Bring one commit (a full id) and its tree from a URL or a local repository.
+
+        Raises:
+            Unavailable: the source cannot be reached or does not have the commit.
+        """
+        from git import GitCommandError
+
+        if self.has(commit):
+            return
+        options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
+        failures = []
+        # By id first; servers that refuse that are asked for everything.
+        by_id = ["--depth=1", "--", source, commit]
+        everything = ["--", source, "+refs/*:refs/patchctl/remote/*"]
+        for wanted in (by_id, everything):
+            try:
+                self._repo.git.fetch(*options, *wanted, env=self._transport)
+            except GitCommandError as error:
+                failures.append(str(error.stderr).strip())
+                continue
+            if self.has(commit):
+                return
+            failures.append(f"`{source}` has no commit {commit}")
+        raise Unavailable(
+            f"cannot get commit {commit} from `{source}`",
+            details=tuple(failures),
+            hint="check the URL and the network, or set `url` to a local clone",
+        )
