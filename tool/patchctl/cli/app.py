@@ -56,6 +56,32 @@ class App:
 pass_app = click.make_pass_decorator(App, ensure=True)
 
 
+def _global_flag(flag: str, attribute: str, help: str) -> Callable[[Any], Any]:
+    """A global option that is also understood after the command's name."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            setattr(ctx.ensure_object(App), attribute, True)
+
+    names = flag.split()
+    return click.option(*names, is_flag=True, expose_value=False, callback=remember, help=help)
+
+
+def command(function: Callable[..., Any]) -> click.Command:
+    """A command that gets the `App` first and knows the global flags too.
+
+    The function's own ``click.option`` decorators go below this one.
+    """
+    wrapped = pass_app(function)
+    for flag in (
+        _global_flag("--offline", "offline", "Use only what is on this machine."),
+        _global_flag("--json", "as_json", "Print one JSON object on stdout."),
+        _global_flag("-v --verbose", "verbose", "Say more about what is done."),
+    ):
+        wrapped = flag(wrapped)
+    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(wrapped)
+
+
 def show_error(error: PatchctlError, *, as_json: bool) -> None:
     """Say what went wrong: for people on stderr, for scripts as one object on stdout."""
     if as_json:
