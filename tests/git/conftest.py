@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small project with a real git baseline, and nothing of the user's around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from patchctl.system.project import Project
+
+MakeProject = Callable[..., Project]
+
+IDENTITY = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "A"), ("EMAIL", "a@example.org"), ("DATE", "1700000000 +0000"))
+}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What the real git says in `folder`, with no configuration but the folder's own."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    hermetic = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", *arguments],
+        cwd=folder,
+        env=inherited | hermetic | IDENTITY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def write_files(folder: Path, files: dict[str, bytes], executable: Collection[str] = ()) -> None:
+    """Put `files` (path to content) below `folder`."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o755 if name in executable else 0o644)
+
+
+def make_repo(folder: Path, files: dict[str, bytes], executable: Collection[str] = ()) -> str:
+    """A git repository with one commit of `files`; returns the commit's id."""
+    folder.mkdir(parents=True)
+    write_files(folder, files, executable)
+    git(folder, "init", "--quiet", "--template=")
+    git(folder, "-c", "core.autocrlf=false", "add", "--force", "--all")
+    git(folder, "commit", "--quiet", "--allow-empty", "--message", "baseline")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def write_lock(root: Path, baseline: dict[str, object]) -> Path:
+    """Write the project's baseline lock."""
+    path = root / "vendor" / "flash-attn.lock.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tomli_w.dumps({"baseline": baseline}))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder is in `tmp_path`."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PATCHCTL_CACHE_DIR", str(cache))
+    return cache
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> MakeProject:
+    """A project in `tmp_path`, locked to a git repository beside it.
+
+    `make_project(files, patches, series=None, executable=())`: `files` is the baseline,
+    `patches` are the patch files, `series` is the series file's text (default: every patch in
+    the order given, with no patches an empty file).
+    """
+
+    def make(
+        files: dict[str, bytes],
+        patches: dict[str, bytes] | None = None,
+        series: str | None = None,
+        *,
+        executable: Collection[str] = (),
+    ) -> Project:
+        root, upstream = tmp_path / "project", tmp_path / "upstream"
+        commit = make_repo(upstream, files, executable)
+        write_lock(
+            root,
+            {
+                "kind": "git",
+                "url": "../upstream",
+                "commit": commit,
+                "tree": git(upstream, "rev-parse", "HEAD^{tree}"),
+                "include": ["**"],
+            },
+        )
+        names = patches or {}
+        write_files(root / "patches", names)
+        text = "".join(f"{name}\n" for name in names) if series is None else series
+        (root / "patches").mkdir(exist_ok=True)
+        (root / "patches" / "series").write_bytes(text.encode())
+        return Project(root, root / "build" / "out")
+
+    return make
