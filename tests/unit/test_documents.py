@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from patchctl.errors import UsageError
@@ -16,7 +17,7 @@ class Inner(Document):
 
 class Outer(Document):
     name: str
-    kernels: dict[str, Inner] = {}
+    kernels: dict[str, Inner] = msgspec.field(default_factory=dict)
     rows: tuple[Inner, ...] = ()
     one: Inner | None = None
 

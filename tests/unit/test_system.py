@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ def test_write_replaces_by_rename_so_open_readers_keep_the_old(tmp_path: Path) -
         assert reader.read() == "old"
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o755
-    assert os.listdir(tmp_path) == ["f"]
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 def test_failed_write_leaves_old_content_and_no_leftover(tmp_path: Path) -> None:
