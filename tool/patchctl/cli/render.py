@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and findings for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from patchctl.formats.findings import Finding, Severity, worst_first
+
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: str = "") -> str:
+    """Columns as wide as their content; `right` names the headers to align right (by comma)."""
+    cells = [[str(c) for c in row] for row in (headers, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    flush_right = {name.strip() for name in right.split(",")}
+    lines = []
+    for row in cells:
+        parts = [
+            cell.rjust(width) if name in flush_right else cell.ljust(width)
+            for name, cell, width in zip(headers, row, widths, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Every finding, worst first, and one total line."""
+    lines = []
+    for finding in worst_first(list(findings)):
+        word = click.style(f"{finding.severity}:", fg=_COLOURS[finding.severity], bold=True)
+        lines.append(f"{word} {finding.gate}: {finding.subject}: {finding.message}")
+        if finding.hint:
+            lines.append(f"  hint: {finding.hint}")
+    lines.append(totals(findings))
+    return "\n".join(lines)
+
+
+def totals(findings: Sequence[Finding]) -> str:
+    """``2 errors, 1 warning``, or ``no findings``."""
+    counts = {s: sum(f.severity is s for f in findings) for s in Severity}
+    said = [f"{n} {s}{'' if n == 1 else 's'}" for s, n in counts.items() if n]
+    return ", ".join(said) or "no findings"
