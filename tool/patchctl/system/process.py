@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,3 +104,71 @@ def run(
     if check and completed.code != 0:
         raise ProcessFailed(completed)
     return completed
+
+
+def stream(
+    argv: Sequence[str | os.PathLike[str]],
+    on_line: Callable[[str], None],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a program, handing over each line of its output (both streams) as it comes.
+
+    Returns the exit code (negative: killed by that signal). The program gets a session of its
+    own, so that Ctrl-C is ours to pass on: whatever ends this call, no child of it stays.
+
+    Raises:
+        ToolMissing: there is no such program, or it may not be executed.
+    """
+    args = tuple(os.fspath(a) for a in argv)
+    try:
+        child = subprocess.Popen(
+            args,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        if cwd is not None and not cwd.is_dir():
+            raise
+        raise ToolMissing(f"cannot run `{args[0]}`: {error.strerror}") from error
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            on_line(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
+        return child.wait()
+    finally:
+        child.stdout.close()
+        if child.poll() is None:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes], grace: float = 5.0) -> None:
+    """Ask the child to stop (ninja removes what it had half made), then make sure of it."""
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(grace)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    for pid in _session(child.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session; its members may have made process groups of their own."""
+    members = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # after the name, which may hold anything: state, parent, group, session
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader:
+            members.append(int(folder.name))
+    return members
