@@ -43,7 +43,9 @@ def _explain(message: str, kind: type[Document]) -> str:
     place = path.removeprefix("$").removeprefix(".") or "top level"
     unknown = _UNKNOWN.match(what)
     if unknown is None:
-        return f"at `{place}`: {what[0].lower()}{what[1:]}"
+        tags = _tags_at(kind, place) if what.startswith("Invalid value") else []
+        expected = f", expected one of: {', '.join(tags)}" if tags else ""
+        return f"at `{place}`: {what[0].lower()}{what[1:]}{expected}"
     known = _fields_at(kind, place)
     near = difflib.get_close_matches(unknown["key"], known, n=1)
     guess = f"; did you mean `{near[0]}`?" if near else ""
@@ -52,28 +54,36 @@ def _explain(message: str, kind: type[Document]) -> str:
 
 
 def _fields_at(kind: Any, place: str) -> list[str]:
-    """The field names of the structure that `place` (``a.b[0].c``) points at."""
-    current: Any = kind
+    """The field names of the structures that `place` (``a.b[0].c``) can hold."""
+    fields = [f for struct in _structs_at(kind, place) for f in msgspec.structs.fields(struct)]
+    return list(dict.fromkeys(field.encode_name for field in fields))
+
+
+def _tags_at(kind: Any, place: str) -> list[str]:
+    """The values that tell structures apart, where `place` is the key that holds them."""
+    parent, _, key = place.rpartition(".")
+    structs = _structs_at(kind, parent or "top level")
+    configs = [s.__struct_config__ for s in structs]
+    return [str(config.tag) for config in configs if config.tag_field == key]
+
+
+def _structs_at(kind: Any, place: str) -> list[type[msgspec.Struct]]:
+    current = [kind]
     if place != "top level":
         for part in re.findall(r"[^.\[\]]+|\[[^\]]*\]", place):
-            current = _step(current, part)
-    if isinstance(current, type) and issubclass(current, msgspec.Struct):
-        return [field.encode_name for field in msgspec.structs.fields(current)]
-    return []
+            current = [found for one in current for found in _step(one, part)]
+    return [c for c in current if isinstance(c, type) and issubclass(c, msgspec.Struct)]
 
 
-def _step(current: Any, part: str) -> Any:
+def _step(current: Any, part: str) -> list[Any]:
     if isinstance(current, type) and issubclass(current, msgspec.Struct):
-        for field in msgspec.structs.fields(current):
-            if field.encode_name == part:
-                return _without_none(field.type)
-        return None
+        fields = msgspec.structs.fields(current)
+        return [c for f in fields if f.encode_name == part for c in _choices(f.type)]
     arguments = getattr(current, "__args__", ())
     item = next((a for a in reversed(arguments) if a is not Ellipsis), None)
-    return _without_none(item)
+    return _choices(item)
 
 
-def _without_none(annotation: Any) -> Any:
-    choices = [a for a in getattr(annotation, "__args__", ()) if a is not type(None)]
+def _choices(annotation: Any) -> list[Any]:
     is_union = type(annotation).__name__ in ("UnionType", "Union", "_UnionGenericAlias")
-    return choices[0] if is_union and choices else annotation
+    return list(annotation.__args__) if is_union else [annotation]
