@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that vLLM calls, with its argument names, order and defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vllm_fa2_sm70 import operators
+from vllm_fa2_sm70.routes import ENVIRONMENT, NO_WINDOW, Call, NoRoute, TensorInfo, take
+from vllm_fa2_sm70.support import VERSION, capability, fa_version_unsupported_reason
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    max_seqlen_q: int,
+    cu_seqlens_q: Tensor,
+    max_seqlen_k: int,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    q_v: Tensor | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Sequence[int] | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+    return_softmax_lse: bool = False,
+    out: Tensor | None = None,
+    scheduler_metadata: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    num_splits: int = 0,
+    fa_version: int = VERSION,
+    s_aux: Tensor | None = None,
+    cp_world_size: int = 1,
+    cp_rank: int = 0,
+    cp_tot_seqused_k: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over packed sequences of different lengths.
+
+    Args:
+        q: (tokens, query heads, head dimension).
+        k, v: (tokens, KV heads, head dimension), or pages with `block_table`.
+        cu_seqlens_q, cu_seqlens_k: int32, where each sequence starts, and the end of the last.
+        seqused_k: int32, how many keys each sequence has; instead of `cu_seqlens_k`.
+        softmax_scale: default: 1 / sqrt(head dimension).
+        causal: the last query sees all keys (aligned at the bottom right).
+        return_softmax_lse: return (out, lse), lse float32 (query heads, tokens).
+        q_descale, k_descale, v_descale: without effect, as scales belong to 8-bit inputs.
+
+    Raises:
+        NoRoute: no kernel here serves the call; says every reason.
+        ValueError: the lengths of the keys are given twice or not at all.
+    """
+    _require_version(fa_version)
+    _refuse_given(q_v=q_v, scheduler_metadata=scheduler_metadata, s_aux=s_aux)
+    if cp_world_size != 1:
+        raise NoRoute(f"cp_world_size is {cp_world_size}: context parallelism needs FA3")
+    if return_attn_probs:
+        raise NoRoute("return_attn_probs is for tests with dropout, which is not here")
+    if (cu_seqlens_k is None) == (seqused_k is None):
+        raise ValueError("give one of `cu_seqlens_k` and `seqused_k`")
+    if block_table is not None and seqused_k is None:
+        raise ValueError("`block_table` needs `seqused_k`")
+    q, k, v = _last_contiguous(q), _last_contiguous(k), _last_contiguous(v)
+    window = _window(window_size)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+    call = _describe(
+        "varlen_fwd",
+        q,
+        k,
+        v,
+        {"seqused_k": seqused_k, "block_table": block_table, "alibi_slopes": alibi_slopes},
+        softmax_scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        dropout=dropout_p,
+        num_splits=num_splits,
+        max_seqlen_q=int(max_seqlen_q),
+        max_seqlen_k=int(max_seqlen_k),
+    )
+    # the operator wants cu_seqlens_k even where seqused_k replaces it
+    starts_k = cu_seqlens_q.new_zeros(cu_seqlens_q.shape) if cu_seqlens_k is None else cu_seqlens_k
+    result, lse = _operator(take(call).operator)(
+        q,
+        k,
+        v,
+        out,
+        cu_seqlens_q,
+        starts_k,
+        seqused_k,
+        None,
+        block_table,
+        alibi_slopes,
+        call.max_seqlen_q,
+        call.max_seqlen_k,
+        dropout_p,
+        scale,
+        False,
+        causal,
+        *window,
+        softcap,
+        False,
+        num_splits,
+        None,
+    )
+    return (result, lse) if return_softmax_lse else result
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Sequence[int] = NO_WINDOW,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    out: Tensor | None = None,
+    scheduler_metadata: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    fa_version: int = VERSION,
+    s_aux: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of new tokens over a cache, which `k` and `v` are appended to.
+
+    Args:
+        q: (batch, tokens, query heads, head dimension).
+        k_cache, v_cache: (batch, length, KV heads, head dimension), or pages with `block_table`.
+        cache_seqlens: how many keys of each sequence are in the cache: one number or int32 (batch).
+        return_softmax_lse: return (out, lse), lse float32 (batch, query heads, tokens).
+
+    Raises:
+        NoRoute: no kernel here serves the call; says every reason.
+    """
+    import torch
+
+    _require_version(fa_version)
+    _refuse_given(scheduler_metadata=scheduler_metadata, s_aux=s_aux)
+    q = _last_contiguous(q)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full(
+            (k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
+        )
+    window = _window(window_size)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+    optional = {
+        "k": k,
+        "v": v,
+        "cache_seqlens": cache_seqlens,
+        "rotary_cos": rotary_cos,
+        "rotary_sin": rotary_sin,
+        "cache_batch_idx": cache_batch_idx,
+        "cache_leftpad": cache_leftpad,
+        "block_table": block_table,
+        "alibi_slopes": alibi_slopes,
+    }
+    call = _describe(
+        "fwd_kvcache",
+        q,
+        k_cache,
+        v_cache,
+        optional,
+        softmax_scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        num_splits=num_splits,
+    )
+    result, lse = _operator(take(call).operator)(
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        cache_seqlens,
+        rotary_cos,
+        rotary_sin,
+        cache_batch_idx,
+        cache_leftpad,
+        block_table,
+        alibi_slopes,
+        out,
+        scale,
+        causal,
+        *window,
+        softcap,
+        rotary_interleaved,
+        num_splits,
+    )
+    return (result, lse) if return_softmax_lse else result
+
+
+def get_scheduler_metadata(*args: Any, **kwargs: Any) -> NoReturn:
+    """Belongs to FA3, which plans its work ahead; refuses with the reason."""
+    raise NoRoute(f"get_scheduler_metadata: {fa_version_unsupported_reason(3)}")
+
+
+def sparse_attn_func(*args: Any, **kwargs: Any) -> NoReturn:
+    """Vertical and slash sparse attention, which has no kernel here; refuses with the reason."""
+    raise NoRoute("sparse_attn_func: this package has no vertical-slash sparse kernel for sm_70")
+
+
+def _operator(name: str) -> Any:
+    import torch
+
+    return getattr(getattr(torch.ops, operators.NAMESPACE), name)
+
+
+def _require_version(fa_version: int) -> None:
+    if fa_version != VERSION:
+        raise NoRoute(str(fa_version_unsupported_reason(fa_version)))
+
+
+def _refuse_given(**arguments: object) -> None:
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise NoRoute(f"only FA3 has {', '.join(given)}; this package has FA{VERSION}")
+
+
+def _last_contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _window(window_size: Sequence[int] | None) -> tuple[int, int]:
+    if window_size is None:
+        return NO_WINDOW
+    left, right = window_size
+    return (left, right)
+
+
+def _info(tensor: Tensor) -> TensorInfo:
+    return TensorInfo(
+        shape=tuple(tensor.shape),
+        strides=tuple(tensor.stride()),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device),
+    )
+
+
+def _describe(
+    operator: str, q: Tensor, k: Tensor, v: Tensor, optional: dict[str, Any], **facts: Any
+) -> Call:
+    import torch
+
+    on_cuda = q.device.type == "cuda"
+    return Call(
+        operator=operator,
+        q=_info(q),
+        k=_info(k),
+        v=_info(v),
+        options=frozenset(name for name, value in optional.items() if value is not None),
+        capability=capability(q.device.index or 0) if on_cuda else None,
+        needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),
+        capturing=on_cuda and torch.cuda.is_current_stream_capturing(),
+        environment=tuple((n, os.environ[n]) for n in ENVIRONMENT if n in os.environ),
+        unusable=operators.load().reason,
+        **facts,
+    )

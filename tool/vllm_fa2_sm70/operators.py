@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bringing the operators ``torch.ops._vllm_fa2_C`` into the process, once."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_fa2_sm70 import elf
+
+NAMESPACE = "_vllm_fa2_C"
+LIBRARY_VARIABLE = "VLLM_FA2_SM70_LIBRARY"
+OLDEST_TORCH = "2.10"
+
+SCHEMAS = {
+    "varlen_fwd": (
+        "(Tensor! q, Tensor k, Tensor v, Tensor!? out, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+        "Tensor? seqused_k, Tensor? leftpad_k, Tensor? block_table, Tensor? alibi_slopes, "
+        "int max_seqlen_q, int max_seqlen_k, float p_dropout, float softmax_scale, "
+        "bool zero_tensors, bool is_causal, int window_size_left, int window_size_right, "
+        "float softcap, bool return_softmax, int num_splits, Tensor? gen) -> Tensor[]"
+    ),
+    "fwd_kvcache": (
+        "(Tensor! q, Tensor kcache, Tensor vcache, Tensor? k, Tensor? v, Tensor? seqlens_k, "
+        "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? cache_batch_idx, Tensor? leftpad_k, "
+        "Tensor? block_table, Tensor? alibi_slopes, Tensor!? out, float softmax_scale, "
+        "bool is_causal, int window_size_left, int window_size_right, float softcap, "
+        "bool is_rotary_interleaved, int num_splits) -> Tensor[]"
+    ),
+}
+"""What the interface calls; every argument is passed by position."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The library in use.
+
+    `path` is its file (None if there is none, or if it cannot be told). `reason` says why its
+    operators cannot be called and is empty if they can. `adopted` is true if somebody else had
+    loaded it before.
+    """
+
+    path: Path | None
+    reason: str = ""
+    adopted: bool = False
+
+
+_loaded: Library | None = None
+
+
+def load() -> Library:
+    """Load the library if no library of its name is loaded; the same answer ever after."""
+    global _loaded
+    if _loaded is None:
+        _loaded = _load()
+        if not _loaded.reason:
+            from vllm_fa2_sm70 import tracing
+
+            tracing.register()
+    return _loaded
+
+
+def own_path() -> Path:
+    """The file that would be loaded."""
+    override = os.environ.get(LIBRARY_VARIABLE)
+    return Path(override or Path(__file__).with_name(f"{NAMESPACE}.abi3.so")).absolute()
+
+
+def _load() -> Library:
+    path = own_path()
+    try:
+        # before our library: it needs libtorch, and finds it only in the loaded process
+        import torch
+    except Exception as error:
+        return Library(path if path.is_file() else None, f"torch cannot be imported: {error}")
+    if _registered():
+        mapped = _mapped_library()
+        where = f"the loaded `{mapped or NAMESPACE}`"
+        return Library(mapped, _misfit(where), adopted=True)
+    if not path.is_file():
+        return Library(None, f"there is no library `{path}`")
+    if torch.torch_version.TorchVersion(torch.__version__) < OLDEST_TORCH:
+        return Library(path, f"torch {torch.__version__} is older than {OLDEST_TORCH}")
+    try:
+        broken = elf.damage(path)
+        if broken:
+            return Library(path, f"`{path}` is damaged: {broken}")
+        torch.ops.load_library(path)
+    except Exception as error:
+        return Library(path, f"`{path}` does not load: {error}")
+    return Library(path, _misfit(f"`{path}`"))
+
+
+def _registered() -> bool:
+    """Whether the namespace is taken: a second library would abort the process."""
+    import torch
+
+    prefix = f"{NAMESPACE}::"
+    return any(name.startswith(prefix) for name in torch._C._dispatch_get_all_op_names())
+
+
+def _misfit(where: str) -> str:
+    """Which operator or argument is not what the interface calls; empty if all fit."""
+    import torch
+
+    for name, text in SCHEMAS.items():
+        found = torch._C._jit_get_schemas_for_operator(f"{NAMESPACE}::{name}")
+        if not found:
+            return f"{where} has no operator `{name}`"
+        wanted = torch._C.parse_schema(f"{NAMESPACE}::{name}{text}")
+        difference = _difference(found[0].arguments, wanted.arguments)
+        if difference:
+            return f"{where} has another `{name}`: {difference}"
+    return ""
+
+
+def _difference(found: list[Any], wanted: list[Any]) -> str:
+    for place, (got, want) in enumerate(zip(found, wanted, strict=False)):
+        if (got.name, str(got.type)) != (want.name, str(want.type)):
+            return f"argument {place + 1} is `{got.type} {got.name}`, not `{want.type} {want.name}`"
+    if len(found) != len(wanted):
+        return f"{len(found)} arguments, not {len(wanted)}"
+    return ""
+
+
+def _mapped_library() -> Path | None:
+    """The file behind operators that somebody else loaded."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    found = re.search(rf"(/\S.*/{NAMESPACE}[^/\n]*\.so)$", maps, re.MULTILINE)
+    return Path(found[1]) if found else None
