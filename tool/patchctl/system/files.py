@@ -6,7 +6,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 TEMP_PREFIX = ".patchctl-tmp-"
 """Every temporary file starts with this, so that leftovers of a killed run can be swept."""
@@ -27,11 +31,21 @@ class AtomicFile:
 
     def write(self, data: bytes) -> None:
         """Replace the file's content with `data`."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.open() as handle:
+            handle.write(data)
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Write the new content piece by piece.
+
+        It takes the place of the old one when the block ends, and is gone when the block fails.
+        `path` may still change inside the block: a download is named by its digest.
+        """
+        self.temp.parent.mkdir(parents=True, exist_ok=True)
         try:
             fd = os.open(self.temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as handle:
-                handle.write(data)
+                yield handle
                 os.fchmod(handle.fileno(), self.mode)
                 if self.sync:
                     handle.flush()
@@ -43,9 +57,18 @@ class AtomicFile:
 
     def commit(self) -> None:
         """Rename `temp` (written by somebody else, a linker say) into place."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.temp.replace(self.path)
         if self.sync:
             sync_folder(self.path.parent)
+
+
+def sweep(folder: Path, *, older_than: float = 86400.0) -> None:
+    """Remove what killed runs left in `folder`; seconds, so that a run at work keeps its own."""
+    for leftover in folder.glob(f"{TEMP_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > older_than:
+                leftover.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +26,11 @@ from patchctl.formats.gitobjects import (
     Mode,
     Tree,
     commit_object,
+    display,
     object_id,
     tree_objects,
 )
+from patchctl.system.files import TEMP_PREFIX
 
 if TYPE_CHECKING:
     from git import Repo
@@ -64,12 +69,42 @@ def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
         ) from error
     del os.environ["GIT_PYTHON_REFRESH"]
     os.environ.update(_HERMETIC)
-    if create and not (path / "HEAD").exists():
+    if create and not path.exists():
+        _create(git.Repo, path)
+    return git.Repo(path), transport
+
+
+def _create(repo: type[Repo], path: Path) -> None:
+    """A bare repository that is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=path.parent))
+    try:
         # an empty template: the user's could carry hooks
-        repo = git.Repo.init(path, bare=True, mkdir=True, template="")
-    else:
-        repo = git.Repo(path)
-    return repo, transport
+        repo.init(temp, bare=True, template="").close()
+        temp.rename(path)
+    except BaseException:
+        shutil.rmtree(temp, ignore_errors=True)
+        raise
+
+
+def names_stored_commit(store: Path, ref: str, commit: str) -> bool:
+    """Whether `ref` names `commit` and the store has it, seen from its files: git starts slowly."""
+    lines = []
+    with suppress(FileNotFoundError):
+        lines = (store / "packed-refs").read_text().splitlines()
+    named = next((line.split()[0] for line in lines if line.endswith(f" {ref}")), "")
+    with suppress(FileNotFoundError):
+        named = (store / ref).read_text().strip()
+    objects = store / "objects"
+    loose = objects / commit[:2] / commit[2:]
+    return named == commit and (loose.exists() or any(objects.glob("pack/*.pack")))
+
+
+def clear_stale_locks(store: Path) -> None:
+    """Remove lock files of a git that was killed; the caller holds the project's lock."""
+    for place in (store, *(store / "refs").glob("**/")):
+        for lock in place.glob("*.lock"):
+            lock.unlink(missing_ok=True)
 
 
 class Store:
@@ -135,24 +170,31 @@ class Store:
             self._write("tree", data, root)
         return root
 
-    def read_tree(self, treeish: str) -> dict[bytes, Entry]:
-        """The whole tree of a commit or tree id, flat.
+    def _list_tree(self, treeish: str) -> Iterator[tuple[str, str, bytes]]:
+        """Mode, object id and path of everything in a commit or tree, flat."""
+        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", treeish, stdout_as_string=False)
+        for line in listing.split(b"\0"):
+            if line:
+                meta, path = line.split(b"\t", 1)
+                mode, _, hex_id = meta.decode().split()
+                yield mode, hex_id, path
+
+    def submodules(self, treeish: str) -> dict[bytes, str]:
+        """The submodules of a commit or tree: path to commit id."""
+        return {p: i for mode, i, p in self._list_tree(treeish) if mode == SUBMODULE_MODE}
+
+    def read_tree(self, treeish: str, *, submodules: bool = False) -> dict[bytes, Entry]:
+        """The whole tree of a commit or tree id, flat; `submodules` leaves them out.
 
         Raises:
             UsageError: the tree holds something that is neither file, executable nor link.
         """
-        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", treeish, stdout_as_string=False)
         tree: dict[bytes, Entry] = {}
-        for line in listing.rstrip(b"\0").split(b"\0"):
-            if not line:
-                continue
-            meta, path = line.split(b"\t", 1)
-            mode, _, hex_id = meta.decode().split()
-            if mode == SUBMODULE_MODE:
-                raise UsageError(
-                    f"`{path.decode(errors='backslashreplace')}` is a submodule (commit {hex_id})"
-                )
-            tree[path] = Entry(Mode(mode), hex_id)
+        for mode, hex_id, path in self._list_tree(treeish):
+            if mode != SUBMODULE_MODE:
+                tree[path] = Entry(Mode(mode), hex_id)
+            elif not submodules:
+                raise UsageError(f"`{display(path)}` is a submodule (commit {hex_id})")
         return tree
 
     def write_commit(
@@ -184,8 +226,8 @@ class Store:
         """Point a ref at a commit, atomically."""
         self._repo.git.update_ref(name, commit)
 
-    def fetch_commit(self, source: str, commit: str) -> None:
-        """Bring one commit (a full id) and its tree from a URL or a local repository.
+    def fetch_commit(self, source: str | Path, commit: str) -> None:
+        """Bring one commit (a full id) and its tree from a URL or a local repository (a path).
 
         Raises:
             Unavailable: the source cannot be reached or does not have the commit.
@@ -195,10 +237,13 @@ class Store:
         if self.has(commit):
             return
         options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
+        if isinstance(source, Path):
+            # it may belong to another user; git does not pass our setting on to the other side
+            options.append("--upload-pack=git -c 'safe.directory=*' upload-pack")
         failures = []
         # By id first; servers that refuse that are asked for everything.
-        by_id = ["--depth=1", "--", source, commit]
-        everything = ["--", source, "+refs/*:refs/patchctl/remote/*"]
+        by_id = ["--depth=1", "--", str(source), commit]
+        everything = ["--", str(source), "+refs/*:refs/patchctl/remote/*"]
         for wanted in (by_id, everything):
             try:
                 self._repo.git.fetch(*options, *wanted, env=self._transport)

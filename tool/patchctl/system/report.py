@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 
@@ -30,13 +30,8 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Something that is not an error and needs a look."""
 
-    def task(self, label: str, total: int, *, unit: str = "") -> _TaskContext:
+    def task(self, label: str, total: int, *, unit: str = "") -> AbstractContextManager[Task]:
         """Start work of `total` units; `unit` is ``"B"`` for bytes, else a noun."""
-
-
-class _TaskContext(Protocol):
-    def __enter__(self) -> Task: ...
-    def __exit__(self, *exc: object) -> bool | None: ...
 
 
 class QuietTask:
