@@ -42,6 +42,8 @@ _HERMETIC = {
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",
+    # no template: the user's could carry hooks
+    "GIT_TEMPLATE_DIR": "",
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
     # a baseline or store owned by another user is read, never executed
@@ -79,8 +81,7 @@ def _create(repo: type[Repo], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temp = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=path.parent))
     try:
-        # an empty template: the user's could carry hooks
-        repo.init(temp, bare=True, template="").close()
+        repo.init(temp, bare=True).close()
         temp.rename(path)
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
