@@ -78,7 +78,7 @@ def scan_members(
         raise UnsafeArchive(f"`{where}` holds no files")
     check_paths({*members, *folders} - {b""}, where=where)
     links = {p: _name(m.info.linkname) for p, m in members.items() if m.mode is Mode.SYMLINK}
-    _check_places({*members, *folders}, members, where)
+    _check_places(folders, members, where)
     check_links(links, where=where)
     return Scan(members, tuple(notices))
 
@@ -90,7 +90,7 @@ def check_paths(paths: Collection[bytes], *, where: str) -> None:
         UnsafeArchive: names the path.
     """
     seen: dict[str, bytes] = {}
-    for path in paths:
+    for path in sorted(paths):
         for name in path.split(b"/"):
             if name in (b"", b".", b"..") or name.lower() == b".git":
                 raise UnsafeArchive(
@@ -167,15 +167,17 @@ def _member(info: tarfile.TarInfo, members: dict[bytes, Member], top: bytes, whe
     _refuse(info, f"is a {kind}, neither file, folder nor link", where)
 
 
-def _check_places(paths: Collection[bytes], members: dict[bytes, Member], where: str) -> None:
-    for path in paths:
-        for parent in _parents(path):
-            if parent in members:
-                kind = "link" if members[parent].mode is Mode.SYMLINK else "file"
-                raise UnsafeArchive(
-                    f"`{where}` is refused: `{display(path)}` is below `{display(parent)}`, "
-                    f"which is a {kind}"
-                )
+def _check_places(folders: set[bytes], members: dict[bytes, Member], where: str) -> None:
+    """No file or link may be where a folder is, whether named or needed by what is below it."""
+    needed = {parent: path for path in (*members, *folders) for parent in _parents(path)}
+    for path, below in ({folder: folder for folder in folders} | needed).items():
+        if path in members:
+            kind = "link" if members[path].mode is Mode.SYMLINK else "file"
+            clash = f"is below `{display(path)}`, which is a {kind}"
+            raise UnsafeArchive(
+                f"`{where}` is refused: `{display(below)}` "
+                + (clash if below != path else f"is both a folder and a {kind}")
+            )
 
 
 def _link_fault(path: bytes, target: bytes, links: dict[bytes, bytes]) -> str:
