@@ -19,7 +19,7 @@ Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+\.[0-9]+$")]
 Globs = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
-class Units(Document):
+class Units(Document, frozen=True):
     """One group of translation units: globs, include folders and flags of its compiler."""
 
     sources: Globs
@@ -27,7 +27,7 @@ class Units(Document):
     flags: tuple[str, ...] = ()
 
 
-class Abi(Document):
+class Abi(Document, frozen=True):
     """The oldest torch (stable ABI) and Python (limited API) that the library serves."""
 
     torch: Version
@@ -46,20 +46,20 @@ class Abi(Document):
         return f"0x{major:02x}{minor:02x}0000"
 
 
-class Link(Document):
+class Link(Document, frozen=True):
     """What the shared object is linked with."""
 
     libraries: tuple[str, ...]
     flags: tuple[str, ...] = ()
 
 
-class Limits(Document):
+class Limits(Document, frozen=True):
     """What one compile needs."""
 
     memory_mib: Annotated[int, msgspec.Meta(gt=0)]
 
 
-class Target(Document):
+class Target(Document, frozen=True):
     """One library for one GPU architecture."""
 
     name: str

@@ -14,7 +14,7 @@ Size = Annotated[int, msgspec.Meta(gt=0)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+~:_-]*$")]
 
 
-class DebianPackage(Document):
+class DebianPackage(Document, frozen=True):
     """One package of the Debian archive; `size` in bytes."""
 
     suite: Word
@@ -32,7 +32,7 @@ class DebianPackage(Document):
         return f"{self.name}_{version}_{self.architecture}.deb"
 
 
-class WheelPackage(Document):
+class WheelPackage(Document, frozen=True):
     """One wheel of a Python package index; `size` in bytes."""
 
     name: Word
@@ -41,7 +41,7 @@ class WheelPackage(Document):
     sha256: Sha256
 
 
-class ToolchainLock(Document):
+class ToolchainLock(Document, frozen=True):
     """The toolchain's CUDA version, the machine it runs on, and its packages."""
 
     version: Word

@@ -48,6 +48,11 @@ class Project:
         """Where the pristine baseline comes from."""
         return self.root / "vendor" / "flash-attn.lock.toml"
 
+    @property
+    def toolchain_lock(self) -> Path:
+        """What the private CUDA toolchain is made of."""
+        return self.root / "vendor" / "cuda.lock.toml"
+
     def target_file(self, target: str) -> Path:
         """The description of what to build, ``build/sm70.toml`` for ``sm70``."""
         return self.root / "build" / f"{target}.toml"

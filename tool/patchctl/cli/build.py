@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``patchctl build``: the series into a shared object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from patchctl.cli.app import App, command
+
+
+@command
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
+)
+@click.option(
+    "--cuda-home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Use the CUDA toolkit in DIR.",
+)
+def build(app: App, jobs: int | None, cuda_home: Path | None) -> None:
+    """Replay the series if needed, then compile what changed and link the library."""
+    from patchctl.cli.toolchain import toolchain_data
+    from patchctl.stages import build as stage
+    from patchctl.stages.hostcompiler import preflight
+    from patchctl.stages.replay import replay
+    from patchctl.stages.toolchain import find_toolchain
+    from patchctl.system.project import exclusive
+
+    project = app.project
+    target = stage.load_target(project, app.target)
+    toolchain = find_toolchain(target.arch, app.report, cuda_home=cuda_home)
+    preflight(toolchain, target.abi)  # what is missing is said before any work is done
+    with exclusive(project.out, app.report):
+        replay(project, app.report, offline=app.offline)
+        done = stage.build(project, target, toolchain, app.report, jobs=jobs)
+    app.show(
+        "build",
+        {
+            "target": target.name,
+            "library": str(done.library),
+            "sha256": done.sha256,
+            "compiled": done.compiled,
+            "seconds": round(done.seconds, 3),
+            "logs": [str(log) for log in done.logs],
+            "toolchain": toolchain_data(toolchain),
+        },
+        lambda: (
+            f"{project.relative(done.library)}: sha256 {done.sha256}, "
+            + (f"{done.compiled} objects compiled" if done.compiled else "nothing to do")
+            + f", {done.seconds:.1f} s"
+        ),
+    )

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the replayed tree to the shared object: ninja compiles, we check and publish."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchctl.errors import BuildFailed, PatchctlError, Unavailable, UsageError
+from patchctl.formats.elf import elf_problem
+from patchctl.formats.globs import Include
+from patchctl.formats.ninjafile import (
+    LINK_FOLDER,
+    Sources,
+    Tools,
+    linked_file,
+    ninja_text,
+    ptxas_log_of,
+)
+from patchctl.formats.ninjalog import STATUS_FORMAT, Failure, first_failure, read_status
+from patchctl.formats.target import Target, read_target
+from patchctl.stages.freshness import source_files, take_snapshot
+from patchctl.stages.hostcompiler import Host, preflight
+from patchctl.stages.nvcc import compiler_environment
+from patchctl.stages.toolchain import Toolchain
+from patchctl.system.files import sha256_bytes, sha256_of, write_file, write_if_changed
+from patchctl.system.machine import MIB, available_memory, cores, parallel_jobs
+from patchctl.system.process import run, stream
+from patchctl.system.project import Project
+from patchctl.system.records import Record, drop_record, load_record, save_record
+from patchctl.system.report import Reporter
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """A library that is whole: its digest, how many objects were compiled for it just now, the
+    ptxas logs of all its kernels, and the wall time in seconds."""
+
+    library: Path
+    sha256: str
+    compiled: int
+    logs: tuple[Path, ...]
+    seconds: float
+
+
+def load_target(project: Project, name: str) -> Target:
+    """Read ``build/<name>.toml``.
+
+    Raises:
+        UsageError: there is no such file, or it does not parse.
+    """
+    path = project.target_file(name)
+    where = project.relative(path)
+    try:
+        return read_target(path.read_bytes(), name=name, where=where)
+    except FileNotFoundError:
+        known = sorted(p.stem for p in path.parent.glob("*.toml") if "." not in p.stem)
+        raise UsageError(
+            f"there is no target `{name}`: no `{where}`",
+            hint=f"--target with one of: {', '.join(known)}" if known else "",
+        ) from None
+
+
+def build_inputs(project: Project, target: Target, toolchain: Toolchain) -> dict[str, str]:
+    """What decides the library's bytes, by names that people understand."""
+    return _inputs(project, target, toolchain, preflight(toolchain, target.abi))
+
+
+def _inputs(project: Project, target: Target, toolchain: Toolchain, host: Host) -> dict[str, str]:
+    replayed = load_record(project, "replay")
+    return {
+        "source": replayed.outputs.get("tree", "") if replayed else "",
+        "target": sha256_of(project.target_file(target.name)),
+        "toolchain": f"CUDA {toolchain.version}, {toolchain.digest[:16]}",
+        "compiler": f"{host.compiler.path.name} {host.compiler.version}",
+        "torch": f"{host.torch.version}, headers {host.torch.digest[:16]}",
+    }
+
+
+def record_name(target: Target) -> str:
+    """The name of a target's record."""
+    return f"build-{target.name}"
+
+
+def build(
+    project: Project,
+    target: Target,
+    toolchain: Toolchain,
+    report: Reporter,
+    *,
+    jobs: int | None = None,
+) -> BuildResult:
+    """Compile what changed, link, check the library and move it into place.
+
+    Whatever happens on the way, the library in place stays a whole one.
+
+    Args:
+        jobs: compilers at the same time; by default what cores and memory allow.
+
+    Raises:
+        ToolMissing: no usable C++ compiler, headers, torch or ninja.
+        UsageError: no source file matches the target's globs.
+        BuildFailed: a compiler or the linker failed; its first words are in the details.
+        Unavailable: the disk is full.
+    """
+    start = time.monotonic()
+    host = preflight(toolchain, target.abi)
+    folder = project.objects(target.name)
+    files = source_files(project.source)
+    sources = _sources(project, target, files)
+    inputs = _inputs(project, target, toolchain, host)
+    if not take_snapshot(project.source, files, folder):
+        report.warn("a source file changed without a newer time stamp: everything is compiled anew")
+        shutil.rmtree(folder / "obj", ignore_errors=True)
+    tools = _tools(project, folder, toolchain, host)
+    write_if_changed(folder / "build.ninja", ninja_text(target, sources, tools))
+
+    linked, library = folder / linked_file(target), folder / target.filename
+    record = load_record(project, record_name(target))
+    published = record.outputs.get("library", "") if record else ""
+    if linked.exists() and sha256_of(linked) != published:
+        linked.unlink()  # a link that was cut short, or one that was never published
+    compiled = _run_ninja(project, target, host.ninja, report, jobs)
+    content = linked.read_bytes()
+    digest = sha256_bytes(content)
+    if digest != published or not library.exists() or sha256_of(library) != digest:
+        problem = elf_problem(content, platform.machine())
+        if problem:
+            linked.unlink()
+            raise BuildFailed(
+                f"the linker made a `{target.filename}` that is not whole: {problem}",
+                hint="run `patchctl build` again; if it repeats, check the disk",
+            )
+        drop_record(project, record_name(target))
+        write_file(library, content, mode=0o755)
+    outputs = {"library": digest}
+    fresh = Record(stage=record_name(target), inputs=inputs, outputs=outputs)
+    if load_record(project, record_name(target)) != fresh:
+        save_record(project, fresh)
+    return BuildResult(
+        library=library,
+        sha256=digest,
+        compiled=compiled,
+        logs=tuple(folder / ptxas_log_of(unit) for unit in sources.kernels),
+        seconds=time.monotonic() - start,
+    )
+
+
+def _sources(project: Project, target: Target, files: list[str]) -> Sources:
+    def matching(globs: tuple[str, ...]) -> tuple[str, ...]:
+        include = Include(globs)
+        return tuple(name for name in files if include.matches(os.fsencode(name)))
+
+    sources = Sources(matching(target.kernels.sources), matching(target.host.sources))
+    if not sources.kernels and not sources.hosts:
+        globs = (*target.kernels.sources, *target.host.sources)
+        raise UsageError(
+            f"nothing to compile: no file in `{project.relative(project.source)}` matches "
+            + " or ".join(f"`{glob}`" for glob in globs),
+            hint=f"check `sources` in `{project.relative(project.target_file(target.name))}`, "
+            "then `patchctl replay`",
+        )
+    return sources
+
+
+def _tools(project: Project, folder: Path, toolchain: Toolchain, host: Host) -> Tools:
+    compiler = f"{host.compiler.path.name} {host.compiler.version}"
+    return Tools(
+        source=os.path.relpath(project.source, folder),
+        nvcc=str(toolchain.nvcc),
+        cxx=str(host.compiler.path),
+        cuda_include=str(toolchain.include),
+        cuda_lib=str(toolchain.lib64),
+        torch_include=str(host.torch.include),
+        python_include=str(host.python_include),
+        kernel_key=f"CUDA {toolchain.digest[:16]}, {compiler}",
+        host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.version}",
+    )
+
+
+def _run_ninja(
+    project: Project, target: Target, ninja: Path, report: Reporter, jobs: int | None
+) -> int:
+    """Bring everything up to date; returns how many objects were compiled."""
+    folder = project.objects(target.name)
+    (folder / LINK_FOLDER).mkdir(exist_ok=True)
+    environment = {**compiler_environment(), "NINJA_STATUS": STATUS_FORMAT}
+    plan = run([ninja, "-n"], cwd=folder, env=environment, check=False)
+    steps = [status for line in plan.out.splitlines() if (status := read_status(line))]
+    if plan.code == 0 and not steps:
+        return 0
+    count = jobs or parallel_jobs(
+        target.limits.memory_mib * MIB, cores=cores(), available=available_memory()
+    )
+    lines: list[str] = []
+    compiled = 0
+    log = folder / "build.log"
+    try:
+        with report.task(f"building {target.name} (-j {count})", len(steps), unit="steps") as task:
+
+            def follow(line: str) -> None:
+                nonlocal compiled
+                lines.append(line)
+                status = read_status(line)
+                if status is not None:
+                    task.note(status.what)
+                    task.advance()
+                    compiled += not status.what.startswith("link ")
+
+            code = stream([ninja, f"-j{count}"], follow, cwd=folder, env=environment)
+    finally:
+        write_file(log, "\n".join([*lines, ""]), sync=False)
+    if code != 0:
+        raise _failure(first_failure(lines), lines, code, count, log)
+    run([ninja, "-t", "cleandead"], cwd=folder, env=environment, check=False)
+    return compiled
+
+
+def _failure(
+    failure: Failure | None, lines: list[str], code: int, jobs: int, log: Path
+) -> PatchctlError:
+    where = f"full log: {log}"
+    if failure is None:
+        return BuildFailed(
+            f"ninja failed: exit code {code}", details=(*lines[-5:], where), data={"code": code}
+        )
+    unit = failure.output.removeprefix("obj/").removesuffix(".o")
+    how = f" (exit code {failure.code})" if failure.code is not None else ""
+    what = f"linking `{unit}`" if failure.output.startswith(LINK_FOLDER) else f"compiling `{unit}`"
+    details = (*failure.shown(), where)
+    data: dict[str, object] = {"unit": unit, "code": failure.code, "log": str(log)}
+    if failure.disk_full:
+        return Unavailable(
+            f"{what} failed{how}: no space left on the disk",
+            details=details,
+            hint="free some space and run `patchctl build` again",
+            data=data,
+        )
+    if failure.out_of_memory:
+        return BuildFailed(
+            f"{what} failed{how}: the compiler was killed, most likely for lack of memory",
+            details=details,
+            hint="patchctl build -j 1" if jobs > 1 else "close other programs or add memory",
+            data={**data, "likely_cause": "memory"},
+        )
+    return BuildFailed(f"{what} failed{how}", details=details, data=data)
