@@ -34,6 +34,7 @@ class Tools:
     cuda_include: str
     cuda_lib: str
     torch_include: str
+    torch_lib: str
     python_include: str
     kernel_key: str
     host_key: str
@@ -154,6 +155,7 @@ def _host_command(target: Target, tools: Tools) -> str:
 def _link_command(target: Target, tools: Tools) -> str:
     flags = [
         f"-L{tools.cuda_lib}",
+        f"-L{tools.torch_lib}",
         *target.link.flags,
         "-Wl,--build-id=none",
         *(f"-l{library}" for library in target.link.libraries),

@@ -176,9 +176,10 @@ def _tools(project: Project, folder: Path, toolchain: Toolchain, host: Host) -> 
         cuda_include=str(toolchain.include),
         cuda_lib=str(toolchain.lib64),
         torch_include=str(host.torch.include),
+        torch_lib=str(host.torch.lib),
         python_include=str(host.python_include),
         kernel_key=f"CUDA {toolchain.digest[:16]}, {compiler}",
-        host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.version}",
+        host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.digest[:16]}",
     )
 
 

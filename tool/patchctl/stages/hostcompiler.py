@@ -36,13 +36,14 @@ class HostCompiler:
 
 
 @dataclass(frozen=True)
-class TorchHeaders:
-    """The torch whose headers are used; `digest` covers their content as torch's wheel lists it.
+class Torch:
+    """The torch that is built against; `digest` covers its headers as its wheel lists them.
 
     `cuda_major` is None for a CPU build.
     """
 
     include: Path
+    lib: Path
     version: str
     cuda_major: int | None
     digest: str
@@ -53,7 +54,7 @@ class Host:
     """Everything but CUDA that a build uses."""
 
     compiler: HostCompiler
-    torch: TorchHeaders
+    torch: Torch
     python_include: Path
     ninja: Path
 
@@ -122,7 +123,7 @@ def _find_python_headers() -> Path:
     return include
 
 
-def _find_torch(abi: Abi) -> TorchHeaders:
+def _find_torch(abi: Abi) -> Torch:
     spec = importlib.util.find_spec("torch")  # does not import it: that takes seconds
     if spec is None or spec.origin is None:
         raise ToolMissing("torch is not installed", hint="pip install torch")
@@ -143,7 +144,8 @@ def _find_torch(abi: Abi) -> TorchHeaders:
         )
     cuda = said.get("cuda", "")
     cuda_major = int(cuda.split(".")[0]) if cuda else None
-    return TorchHeaders(include, version, cuda_major, _headers_digest(package, version))
+    digest = _headers_digest(package, version)
+    return Torch(include, package / "lib", version, cuda_major, digest)
 
 
 def _headers_digest(package: Path, version: str) -> str:
@@ -155,7 +157,7 @@ def _headers_digest(package: Path, version: str) -> str:
     return hashlib.sha256(version.encode()).hexdigest()
 
 
-def _check_torch(torch: TorchHeaders, toolchain: Toolchain) -> None:
+def _check_torch(torch: Torch, toolchain: Toolchain) -> None:
     """Refuse two CUDA majors in one process where one major could serve both."""
     if torch.cuda_major in (None, toolchain.major):
         return

@@ -21,8 +21,18 @@ _RELEASE = re.compile(r"release (?P<short>\d+\.\d+)(?:, V(?P<full>[\d.]+))?")
 _ARCH = re.compile(r"^(?:sm|compute)_(\d+[a-z]?)$", re.MULTILINE)
 _HERE = re.compile(r"^#\$ _HERE_=(.+)$", re.MULTILINE)
 # Variables that would change what a compiler does, or where it looks, unseen.
-_INHERITED = frozenset(
-    ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX", "LD_RUN_PATH", "DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES"]
+_INHERITED = (
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "COMPILER_PATH",
+    "GCC_EXEC_PREFIX",
+    "LD_RUN_PATH",
+    "DEPENDENCIES_OUTPUT",
+    "SUNPRO_DEPENDENCIES",
 )
 
 _PARTS = ("nvcc", "cudafe++", "cicc", "ptxas", "fatbinary", "nvlink")
