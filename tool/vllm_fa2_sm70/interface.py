@@ -81,6 +81,7 @@ def flash_attn_varlen_func(
         q,
         k,
         v,
+        out,
         {"seqused_k": seqused_k, "block_table": block_table, "alibi_slopes": alibi_slopes},
         softmax_scale=scale,
         causal=causal,
@@ -93,7 +94,7 @@ def flash_attn_varlen_func(
     )
     # the operator wants cu_seqlens_k even where seqused_k replaces it
     starts_k = cu_seqlens_q.new_zeros(cu_seqlens_q.shape) if cu_seqlens_k is None else cu_seqlens_k
-    result, lse = _operator(take(call).operator)(
+    result, lse = _operator(take(call).operators[call.operator])(
         q,
         k,
         v,
@@ -186,14 +187,17 @@ def flash_attn_with_kvcache(
         q,
         k_cache,
         v_cache,
+        out,
         optional,
         softmax_scale=scale,
         causal=causal,
         window=window,
         softcap=softcap,
         num_splits=num_splits,
+        max_seqlen_q=q.shape[1],
+        max_seqlen_k=k_cache.shape[1],
     )
-    result, lse = _operator(take(call).operator)(
+    result, lse = _operator(take(call).operators[call.operator])(
         q,
         k_cache,
         v_cache,
@@ -256,16 +260,27 @@ def _window(window_size: Sequence[int] | None) -> tuple[int, int]:
 
 
 def _info(tensor: Tensor) -> TensorInfo:
+    import torch
+
+    # torch.compile cannot trace an offset; the operator checks the address itself
+    offset = 0 if torch.compiler.is_compiling() else int(tensor.storage_offset())
     return TensorInfo(
         shape=tuple(tensor.shape),
         strides=tuple(tensor.stride()),
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=str(tensor.device),
+        offset=offset,
     )
 
 
 def _describe(
-    operator: str, q: Tensor, k: Tensor, v: Tensor, optional: dict[str, Any], **facts: Any
+    operator: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    optional: dict[str, Any],
+    **facts: Any,
 ) -> Call:
     import torch
 
@@ -275,6 +290,7 @@ def _describe(
         q=_info(q),
         k=_info(k),
         v=_info(v),
+        out=None if out is None else _info(out),
         options=frozenset(name for name, value in optional.items() if value is not None),
         capability=capability(q.device.index or 0) if on_cuda else None,
         needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from vllm_fa2_sm70 import elf
 NAMESPACE = "_vllm_fa2_C"
 LIBRARY_VARIABLE = "VLLM_FA2_SM70_LIBRARY"
 OLDEST_TORCH = "2.10"
+CUDA_MAJOR = 12
 
 SCHEMAS = {
     "varlen_fwd": (
@@ -88,10 +91,25 @@ def _load() -> Library:
         broken = elf.damage(path)
         if broken:
             return Library(path, f"`{path}` is damaged: {broken}")
+        _load_cuda_runtime()
         torch.ops.load_library(path)
     except Exception as error:
         return Library(path, f"`{path}` does not load: {error}")
     return Library(path, _misfit(f"`{path}`"))
+
+
+def _load_cuda_runtime() -> None:
+    """Bring the CUDA runtime that the library needs, where torch has not: a CPU build, or CUDA 13
+    with the package nvidia-cuda-runtime-cu12 beside it."""
+    import torch
+
+    if (torch.version.cuda or "").startswith(f"{CUDA_MAJOR}."):
+        return
+    for folder in sys.path:
+        runtime = Path(folder, "nvidia", "cuda_runtime", "lib", f"libcudart.so.{CUDA_MAJOR}")
+        if runtime.is_file():
+            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+            return
 
 
 def _registered() -> bool:

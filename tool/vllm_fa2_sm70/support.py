@@ -27,11 +27,15 @@ def fa_version_unsupported_reason(
     """Why calls with `fa_version` cannot run on `device`; None if they can."""
     if fa_version != VERSION:
         return f"FA{fa_version} is not in this package: it has FA{VERSION} for sm_70"
-    library = operators.load()
-    if library.reason:
-        return library.reason
-    import torch
+    reasons = [operators.load().reason, _device_reason(device)]
+    return "; ".join(reason for reason in reasons if reason) or None
 
+
+def _device_reason(device: torch.device | None) -> str:
+    try:
+        import torch
+    except Exception:
+        return ""  # the library's reason says it
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = f"torch {torch.__version__} finds none" if built else "torch is a CPU build"
@@ -40,7 +44,7 @@ def fa_version_unsupported_reason(
         return f"`{device}` is not a CUDA device"
     index = None if device is None else torch.device(device).index
     found = capability(torch.cuda.current_device() if index is None else index)
-    return capability_reason(found, allow_ptx=os.environ.get(PTX_VARIABLE) == "1") or None
+    return capability_reason(found, allow_ptx=os.environ.get(PTX_VARIABLE) == "1")
 
 
 @cache
