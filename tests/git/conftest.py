@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 import tomli_w
 
+from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
 from patchctl.system.project import Project
 
 MakeProject = Callable[..., Project]
@@ -63,6 +67,43 @@ def write_lock(root: Path, baseline: dict[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps({"baseline": baseline}))
     return path
+
+
+def make_sdist(path: Path, files: dict[str, bytes], top: str = "pkg-1.0") -> str:
+    """A source archive with `files` below `top`; returns its sha256."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size, info.uid, info.uname = len(content), 4711, "packager"
+            tar.addfile(info, io.BytesIO(content))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tree_of(files: dict[str, bytes]) -> str:
+    """The git tree id of plain `files`."""
+    return tree_id({n.encode(): Entry(Mode.FILE, blob_id(c)) for n, c in files.items()})
+
+
+def make_sdist_project(root: Path, sha256: str, tree: str, *include: str) -> Project:
+    """A project that is locked to the sdist `pkg` 1.0."""
+    digests = {"sha256": sha256, "tree": tree, "include": list(include or ("**",))}
+    write_lock(root, {"kind": "sdist", "name": "pkg", "version": "1.0", **digests})
+    (root / "patches").mkdir(exist_ok=True)
+    return Project(root, root / "build" / "out")
+
+
+@pytest.fixture
+def find_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place where pip looks: an empty folder."""
+    for name in [n for n in os.environ if n.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "links"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -137,7 +137,16 @@ class Store:
 
     def has(self, hex_id: str) -> bool:
         """Whether the object is here."""
-        return bool(self._repo.odb.has_object(bytes.fromhex(hex_id)))
+        return self.kind(hex_id) is not None
+
+    def kind(self, hex_id: str) -> str | None:
+        """``commit``, ``tree`` or ``blob``; None if the object is not here, loose or packed."""
+        try:
+            header = self._repo.odb.info(bytes.fromhex(hex_id))
+        except ValueError:
+            return None
+        kind: bytes = header.type
+        return kind.decode()
 
     def _write(self, kind: str, data: bytes, hex_id: str = "") -> str:
         from gitdb import IStream
@@ -163,6 +172,10 @@ class Store:
         """A file's content."""
         content: bytes = self._repo.odb.stream(bytes.fromhex(hex_id)).read()
         return content
+
+    def write_object(self, kind: str, data: bytes) -> str:
+        """Store a blob, tree or commit in git's own form; returns its id."""
+        return self._write(kind, data)
 
     def write_tree(self, tree: Tree) -> str:
         """Store a whole tree; returns its id."""
@@ -232,11 +245,17 @@ class Store:
 
         Raises:
             Unavailable: the source cannot be reached or does not have the commit.
+            UsageError: the id is that of something else.
         """
+        if not self.has(commit):
+            self._fetch(source, commit)
+        kind = self.kind(commit)
+        if kind != "commit":
+            raise UsageError(f"{commit} in `{source}` is a {kind}, expected a commit")
+
+    def _fetch(self, source: str | Path, commit: str) -> None:
         from git import GitCommandError
 
-        if self.has(commit):
-            return
         options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
         if isinstance(source, Path):
             # it may belong to another user; git does not pass our setting on to the other side
