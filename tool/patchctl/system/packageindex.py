@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 3
 """How often a request is made before a network failure counts."""
+PAUSE = 0.5
+"""Seconds before the second attempt; longer before each further one."""
 CHUNK = 1 << 18  # bytes
 
 
@@ -249,11 +251,11 @@ def _download(finder: PackageFinder, link: Link, report: Reporter) -> Obtained:
 
 
 def _retrying(attempt: Callable[[], T]) -> T:
-    for pause in range(1, ATTEMPTS):
+    for attempts in range(1, ATTEMPTS):
         try:
             return attempt()
         except _network_errors():
-            time.sleep(0.5 * pause)
+            time.sleep(PAUSE * attempts)
     return attempt()
 
 
