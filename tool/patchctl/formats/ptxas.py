@@ -26,7 +26,7 @@ _SHARED = re.compile(r", (\d+) bytes smem\b")
 _CUMULATIVE = re.compile(r", (\d+) bytes cumulative stack size\b")
 _BARRIERS = re.compile(r", used (\d+) barriers\b")
 _SILENT = re.compile(r"\d+ bytes gmem|Compile time = |[Cc]ompiling for ")
-_ABOUT = re.compile(r"(?:in |for )?(?:entry )?function '?(?P<a>[\w$.]+)'?|for entry (?P<b>[\w$.]+)")
+_ABOUT = re.compile(r"(?:function|for entry(?! function)|for(?= ')) '?(?P<name>[\w$.]+)")
 
 
 class Topic(StrEnum):
@@ -153,7 +153,7 @@ class _Reader:
         if not _SILENT.search(text):
             topic = next((topic for words, topic in _TOPICS if words in text), Topic.OTHER)
             about = _ABOUT.search(text)
-            function = (about["a"] or about["b"]) if about else ""
+            function = about["name"] if about else ""
             self.messages.append(Message(level, topic, function, text))
 
 

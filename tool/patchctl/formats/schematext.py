@@ -48,6 +48,7 @@ class Schema:
 _HEAD = re.compile(r"\s*(?:(?P<ns>\w+)::)?(?P<name>\w+)(?:\.(?P<overload>\w+))?\s*\(")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _SUFFIX = re.compile(r"\s*(?:(?P<optional>\?)|(?P<bare>!)|\[\s*(?P<length>\d*)\s*\])")
+_ALIAS = re.compile(r"\((?P<sets>[\w$!|*\s]*(?:->[\w|*\s]*)?)\)")
 _SYMBOLIC_NAMES = {
     # torch keeps these enumerations as numbers
     "contiguous_format": 0,
@@ -193,12 +194,11 @@ def _type(cursor: _Text) -> tuple[str, int | None, bool, str]:
 
 
 def _annotation(cursor: _Text) -> tuple[bool, str]:
-    start = cursor.at + 1
-    end = cursor.text.find(")", start)
-    if end < 0:
-        raise cursor.fail("`(a!)`, closed")
-    before, _, after = cursor.text[start:end].partition("->")
-    cursor.at = end + 1
+    match = _ALIAS.match(cursor.text, cursor.at)
+    if match is None:
+        raise cursor.fail("an annotation such as `(a!)`")
+    before, _, after = match["sets"].partition("->")
+    cursor.at = match.end()
     mutable = "!" in before
     names = [n.strip() for n in before.replace("!", "").split("|") if n.strip()]
     return mutable, alias_text(names, after.split("|"), mutable, cursor.aliases)
