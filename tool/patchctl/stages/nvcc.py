@@ -42,14 +42,15 @@ _PARTS = ("nvcc", "cudafe++", "cicc", "ptxas", "fatbinary", "nvlink")
 class Answer(msgspec.Struct, frozen=True):
     """What one nvcc says of itself.
 
-    `version` is empty when it does not answer, and `problem` says why. `archs` are the numbers
-    after ``sm_``; `home` is the toolkit's folder, also when nvcc is a wrapper script somewhere
-    else; `digest` covers the contents of the programs that make an object.
+    `version` is empty when it does not answer, and `problem` says why. `compiles`: for the
+    architecture that it was asked about; if not, `problem` says in what words. `home` is the
+    toolkit's folder, also when nvcc is a wrapper script somewhere else; `digest` covers the
+    contents of the programs that make an object.
     """
 
     stamp: str
     version: str = ""
-    archs: tuple[str, ...] = ()
+    compiles: bool = False
     home: str = ""
     digest: str = ""
     problem: str = ""
@@ -61,24 +62,28 @@ def compiler_environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C"}
 
 
-def ask(nvcc: Path) -> Answer:
-    """What `nvcc` says of itself; asked again only when a program of its toolkit changed."""
+def ask(nvcc: Path, arch: str) -> Answer:
+    """What `nvcc` says of itself and of `arch` (``sm_70``).
+
+    It is asked again only when a program of its toolkit changed.
+    """
     memory = cache_folder() / "nvcc-answers.json"
     try:
         known = msgspec.json.decode(memory.read_bytes(), type=dict[str, Answer])
     except (OSError, msgspec.DecodeError):
         known = {}
-    old = known.get(str(nvcc))
+    key = f"{arch} {nvcc}"
+    old = known.get(key)
     if old is not None and old.stamp == _stamp(nvcc, Path(old.home)):
         return old
-    answer = _ask(nvcc)
+    answer = _ask(nvcc, arch)
     # a cache that cannot be written costs a second, not the build
     with contextlib.suppress(OSError):
-        write_file(memory, msgspec.json.encode({**known, str(nvcc): answer}), sync=False)
+        write_file(memory, msgspec.json.encode({**known, key: answer}), sync=False)
     return answer
 
 
-def _ask(nvcc: Path) -> Answer:
+def _ask(nvcc: Path, arch: str) -> Answer:
     home = nvcc.resolve().parent.parent
     try:
         said = _say(nvcc, "--version")
@@ -86,9 +91,7 @@ def _ask(nvcc: Path) -> Answer:
         if release is None:
             problem = f"`{nvcc} --version` names no release"
             return Answer(_stamp(nvcc, home), home=str(home), problem=problem)
-        # --list-gpu-code came after --list-gpu-arch
-        archs = _ARCH.findall(_say(nvcc, "--list-gpu-code").out)
-        archs = archs or _ARCH.findall(_say(nvcc, "--list-gpu-arch").out)
+        problem = _refuses(nvcc, arch)
         here = _HERE.search(_say(nvcc, "--dryrun", "-x", "cu", "-E", os.devnull).err)
     except PatchctlError as error:
         problem = ": ".join((error.message, *error.details[-1:]))
@@ -98,14 +101,29 @@ def _ask(nvcc: Path) -> Answer:
     return Answer(
         stamp=_stamp(nvcc, home),
         version=release["full"] or release["short"],
-        archs=tuple(archs),
+        compiles=not problem,
         home=str(home),
         digest=_digest(home),
+        problem=problem,
     )
 
 
-def _say(nvcc: Path, *question: str) -> Completed:
-    return run([nvcc, *question], env=compiler_environment(), timeout=ANSWER_SECONDS)
+def _refuses(nvcc: Path, arch: str) -> str:
+    """Why `nvcc` does not compile for `arch`; what else it says on stderr is no refusal."""
+    number = arch.removeprefix("sm_")
+    for question in ("--list-gpu-code", "--list-gpu-arch"):
+        listed = _ARCH.findall(_say(nvcc, question).out)
+        if listed:
+            return "" if number in listed else f"nvcc lists no {arch}"
+    # one that lists nothing is tried
+    code = f"arch=compute_{number},code={arch}"
+    trial = _say(nvcc, "--dryrun", "-gencode", code, "-x", "cu", "-c", os.devnull, check=False)
+    return "" if trial.code == 0 else f"nvcc refuses {arch}: {' '.join(trial.tail(1))}"
+
+
+def _say(nvcc: Path, *question: str, check: bool = True) -> Completed:
+    environment = compiler_environment()
+    return run([nvcc, *question], env=environment, timeout=ANSWER_SECONDS, check=check)
 
 
 def programs(home: Path) -> dict[str, Path]:

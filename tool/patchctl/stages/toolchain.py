@@ -18,8 +18,8 @@ from patchctl.system.report import Reporter
 
 SYSTEM_FOLDER = Path("/usr/local")
 
-LAST_RELEASE_WITH = {"50": "12.9", "52": "12.9", "60": "12.9", "61": "12.9", "70": "12.9"}
-"""CUDA 13.0 dropped Maxwell, Pascal and Volta (its release notes, "Deprecated Architectures")."""
+LAST_RELEASE_WITH = {"sm_60": "12.9", "sm_61": "12.9", "sm_70": "12.9", "sm_72": "12.9"}
+"""CUDA 13.0 compiles for sm_75 and later: its release notes, on Maxwell, Pascal and Volta."""
 
 
 class Origin(StrEnum):
@@ -180,7 +180,7 @@ def _in_home(origin: Origin, home: Path) -> tuple[Origin, Path | None, str, str]
 
 
 def _judge(origin: Origin, nvcc: Path, place: str, target_arch: str) -> Candidate:
-    answer = ask(nvcc)
+    answer = ask(nvcc, target_arch)
     if not answer.version:
         return Candidate(origin, place, None, answer.problem)
     home = Path(answer.home) if origin is Origin.PATH else Path(place)
@@ -197,13 +197,12 @@ def _judge(origin: Origin, nvcc: Path, place: str, target_arch: str) -> Candidat
     toolchain = Toolchain(
         home, nvcc, answer.version, origin, answer.digest, include, lib64, tuple(lacks)
     )
-    number = target_arch.removeprefix("sm_")
-    if number in answer.archs:
+    if answer.compiles:
         return Candidate(origin, str(home), toolchain)
     short = ".".join(answer.version.split(".")[:2])
-    reason = f"CUDA {short}: nvcc lists no {target_arch}"
-    if number in LAST_RELEASE_WITH:
-        reason += f"; the newest that does is {LAST_RELEASE_WITH[number]}"
+    reason = f"CUDA {short}: {answer.problem}"
+    if target_arch in LAST_RELEASE_WITH:
+        reason += f"; the newest that does is {LAST_RELEASE_WITH[target_arch]}"
     return Candidate(origin, str(home), toolchain, reason)
 
 
