@@ -62,6 +62,13 @@ class PatchDoesNotApply(PatchctlError):
     kind = "patch"
 
 
+class AlreadyApplied(PatchDoesNotApply):
+    """Everything that a patch does is in the tree already."""
+
+    exit_code = 9
+    kind = "already-applied"
+
+
 class LocalChanges(PatchctlError):
     """A file that patchctl would replace was edited by somebody else."""
 

@@ -87,16 +87,21 @@ def tree_objects(tree: Tree) -> Iterator[tuple[str, bytes]]:
 
 
 def _emit(folder: _Folder) -> Iterator[tuple[str, bytes]]:
-    lines: list[tuple[bytes, bytes]] = []
+    ids: dict[bytes, str] = {}
     for name, child in folder.folders.items():
-        child_id = ""
         for child_id, data in _emit(child):
             yield child_id, data
-        # git sorts a folder as if its name ended in a slash
-        lines.append((name + b"/", _line(TREE_MODE, name, child_id)))
-    lines += [(name, _line(e.mode, name, e.id)) for name, e in folder.files.items()]
-    content = b"".join(line for _, line in sorted(lines))
+            ids[name] = child_id
+    content = tree_content(ids, folder.files)
     yield object_id("tree", content), content
+
+
+def tree_content(folders: Mapping[bytes, str], files: Mapping[bytes, Entry]) -> bytes:
+    """One tree object: its folders' tree ids and its files, by name."""
+    # git sorts a folder as if its name ended in a slash
+    lines = [(name + b"/", _line(TREE_MODE, name, hex_id)) for name, hex_id in folders.items()]
+    lines += [(name, _line(e.mode, name, e.id)) for name, e in files.items()]
+    return b"".join(line for _, line in sorted(lines))
 
 
 def _line(mode: str, name: bytes, hex_id: str) -> bytes:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``patchctl replay``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from patchctl.cli.app import App, command
+
+if TYPE_CHECKING:
+    from patchctl.stages.replay import ReplayResult
+    from patchctl.system.project import Project
+
+
+@command
+@click.option("--lock", is_flag=True, help="Write patches/series.lock.toml, show what changed.")
+@click.option("--through", metavar="PATCH", help="Stop after this patch of the series.")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Move files that were edited in the source tree to build/out/discarded first.",
+)
+def replay(app: App, lock: bool, through: str | None, discard: bool) -> None:
+    """Apply the series to the baseline, exactly, and bring build/out/src to the result.
+
+    Every line must be where its patch says: no fuzz, no offset, no three-way. Each patch becomes
+    a commit; trees and commits must equal patches/series.lock.toml. In the source tree only
+    files whose content changes are written, and none that was edited by hand.
+    """
+    from patchctl.stages.replay import replay as run
+    from patchctl.system.project import exclusive
+
+    with exclusive(app.project.out, app.report):
+        result = run(
+            app.project,
+            app.report,
+            lock=lock,
+            through=through,
+            offline=app.offline,
+            discard=discard,
+        )
+    app.show("replay", _data(app.project, result), lambda: _text(app.project, result))
+
+
+def _data(project: Project, result: ReplayResult) -> dict[str, object]:
+    from dataclasses import asdict
+
+    discarded = result.discarded and project.relative(result.discarded)
+    return {**asdict(result), "discarded": discarded, "source": project.relative(project.source)}
+
+
+def _text(project: Project, result: ReplayResult) -> str:
+    width = max((len(patch.name) for patch in result.patches), default=0)
+    lines = [
+        f"{patch.name:{width}}  {patch.tree[:12]}  {patch.subject}" for patch in result.patches
+    ]
+    lines += [f"locked: {change}" for change in result.relocked]
+    count = len(result.patches)
+    plural = "patch" if count == 1 else "patches"
+    verb = "applied" if result.fresh else "nothing to do:"
+    lines.append(f"{verb} {count} {plural}: tree {result.tree[:12]}, commit {result.head[:12]}")
+    where = project.relative(project.source)
+    lines.append(f"{where}: {result.written} files written, {result.removed} removed")
+    return "\n".join(lines)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replay: baseline and series, to one commit a patch and the source tree.
+
+All of it is computed and compared with the lock in memory; then objects are written, the source
+folder is updated, and the ref and the record move last.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from patchctl.errors import LocalChanges, LockMismatch, PatchDoesNotApply, UsageError
+from patchctl.formats.gitobjects import display
+from patchctl.formats.mail import read_patch_file
+from patchctl.formats.serieslock import (
+    RELOCK,
+    LockedBaseline,
+    SeriesLock,
+    changes,
+    verify,
+    write_series_lock,
+)
+from patchctl.stages.fetch import Baseline, fetch
+from patchctl.system.files import sha256_bytes, write_if_changed
+from patchctl.system.gitstore import names_stored_commit
+from patchctl.system.project import Project
+from patchctl.system.records import Record, drop_record, load_record, save_record
+from patchctl.system.report import Reporter, Task
+from patchctl.system.seriesfiles import (
+    PatchSource,
+    SeriesFiles,
+    add_series_line,
+    read_lock,
+    read_series,
+)
+from patchctl.system.worktree import LocalEdit, Survey, Worktree
+
+if TYPE_CHECKING:
+    from patchctl.formats.history import History
+    from patchctl.formats.patchmodel import Patch
+    from patchctl.system.gitstore import Store
+
+STAGE = "replay"
+HEAD_REF = "refs/patchctl/head"
+_SHOWN_UNTRACKED = 5
+
+
+@dataclass(frozen=True)
+class ReplayedPatch:
+    """One patch and what it made."""
+
+    name: str
+    subject: str
+    tree: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What replay did.
+
+    `written` and `removed` count files of the source tree; `fresh` is False when nothing had to
+    be done; `relocked` says what ``--lock`` changed; `untracked` are files in the source tree
+    that are not ours; `discarded` is where edited files were saved.
+    """
+
+    head: str
+    tree: str
+    patches: tuple[ReplayedPatch, ...]
+    written: int = 0
+    removed: int = 0
+    fresh: bool = True
+    relocked: tuple[str, ...] = ()
+    untracked: tuple[str, ...] = ()
+    discarded: Path | None = None
+
+
+def replay_inputs(project: Project, through: str | None = None) -> dict[str, str]:
+    """What the source tree depends on: baseline, series, each patch, the lock.
+
+    Raises:
+        UsageError: the series is wrong or a patch file is missing.
+    """
+    return _inputs(project, read_series(project), through)
+
+
+def _inputs(project: Project, files: SeriesFiles, through: str | None) -> dict[str, str]:
+    fetched = load_record(project, "fetch")
+    lock = project.series_lock
+    return {
+        "baseline": fetched.outputs["tree"] if fetched else "not fetched",
+        "series": files.sha256,
+        "lock": sha256_bytes(lock.read_bytes()) if lock.exists() else "missing",
+        "last patch": through or "of the series",
+        **{f"patch {patch.name}": patch.sha256 for patch in files.patches},
+    }
+
+
+def replay(
+    project: Project,
+    report: Reporter,
+    *,
+    lock: bool = False,
+    through: str | None = None,
+    offline: bool = False,
+    discard: bool = False,
+) -> ReplayResult:
+    """Apply the series to the baseline and bring the source folder to the result.
+
+    `lock` writes the lock instead of comparing with it; `through` stops after that patch;
+    `discard` moves edited files of the source folder elsewhere and goes on.
+
+    Raises:
+        UsageError: the series is wrong, or `through` is not in it.
+        PatchDoesNotApply: a patch is malformed or does not fit exactly.
+        LockMismatch: the result is not the locked one, or there is no lock.
+        LocalChanges: a file in the source folder was changed by hand.
+    """
+    if lock and through:
+        raise UsageError("--lock records the whole series; it does not go with --through")
+    baseline = fetch(project, report, offline=offline)
+    files = read_series(project)
+    sources = files.up_to(through, where=project.relative(project.series))
+    worktree = Worktree(project.source, project.records)
+    unchanged = _nothing_to_do(project, report, worktree, sources, _inputs(project, files, through))
+    if unchanged is not None:
+        return unchanged
+    from patchctl.system.gitstore import Store
+
+    with Store(project.store) as store:
+        locked = read_lock(project)
+        history = _make(project, report, store, baseline, files, sources, None if lock else locked)
+        if not lock:
+            _compare(project, locked, history.lock, whole=through is None)
+        survey, discarded = _survey(project, report, worktree, history, discard=discard)
+        drop_record(project, STAGE)
+        for kind, data in history.objects:
+            store.write_object(kind, data)
+        relocked: list[str] = []
+        if lock:
+            relocked = changes(locked, history.lock)
+            write_if_changed(project.series_lock, write_series_lock(history.lock))
+        with report.task(f"updating {project.relative(project.source)}", 0):
+            update = worktree.update(survey, history.files, history.tree, store.read_blob)
+        store.set_ref(HEAD_REF, history.lock.head)
+    outputs = {"tree": history.tree, "head": history.lock.head}
+    inputs = _inputs(project, files, through)
+    save_record(project, Record(stage=STAGE, inputs=inputs, outputs=outputs))
+    return ReplayResult(
+        head=history.lock.head,
+        tree=history.tree,
+        patches=_patches(sources, history.lock),
+        written=update.written,
+        removed=update.removed,
+        relocked=tuple(relocked),
+        untracked=_untracked(project, report, survey),
+        discarded=discarded,
+    )
+
+
+def _nothing_to_do(
+    project: Project,
+    report: Reporter,
+    worktree: Worktree,
+    sources: tuple[PatchSource, ...],
+    inputs: dict[str, str],
+) -> ReplayResult | None:
+    """The recorded result, if inputs and source folder are as they were; no git is started."""
+    record = load_record(project, STAGE)
+    tree = worktree.manifest.tree
+    if record is None or record.stale_because(inputs) or record.outputs["tree"] != tree:
+        return None
+    head = record.outputs["head"]
+    locked = read_lock(project)
+    if locked is None or not names_stored_commit(project.store, HEAD_REF, head):
+        return None
+    target = {name: state.entry for name, state in worktree.manifest.files.items()}
+    survey = worktree.survey(target)
+    if survey.edits or survey.differs:
+        return None
+    worktree.settle(survey, target, tree)
+    untracked = _untracked(project, report, survey)
+    patches = _patches(sources, locked)
+    return ReplayResult(head, tree, patches, fresh=False, untracked=untracked)
+
+
+def _patches(sources: tuple[PatchSource, ...], lock: SeriesLock) -> tuple[ReplayedPatch, ...]:
+    return tuple(
+        ReplayedPatch(s.name, read_patch_file(s.name, s.data).header.subject, p.tree, p.commit)
+        for s, p in zip(sources, lock.patches, strict=False)
+    )
+
+
+def _make(
+    project: Project,
+    report: Reporter,
+    store: Store,
+    baseline: Baseline,
+    files: SeriesFiles,
+    sources: tuple[PatchSource, ...],
+    locked: SeriesLock | None,
+) -> History:
+    """Apply the patches in memory. All are parsed first: one bad path refuses the series."""
+    from patchctl.formats.history import make_history
+    from patchctl.formats.patch import parse_patch
+
+    base = LockedBaseline(tree=baseline.tree, commit=baseline.commit)
+    if locked is not None:
+        unpatched = SeriesLock(head=base.commit, baseline=base)
+        verify(locked.prefix(0), unpatched, where=project.relative(project.series_lock))
+    try:
+        patches = [(parse_patch(s.name, s.data, s.entry.strip), s.sha256) for s in sources]
+        tree = store.read_tree(baseline.tree)
+        with report.task("replaying", len(patches), unit="patches") as task:
+            return make_history(base, tree, _watched(patches, task), store.read_blob)
+    except PatchDoesNotApply as error:
+        add_series_line(error, project, files)
+        _add_lock_state(error, sources, locked)
+        raise
+
+
+def _watched(patches: list[tuple[Patch, str]], task: Task) -> Iterator[tuple[Patch, str]]:
+    for patch in patches:
+        task.note(patch[0].name)
+        yield patch
+        task.advance()
+
+
+def _add_lock_state(
+    error: PatchDoesNotApply, sources: tuple[PatchSource, ...], locked: SeriesLock | None
+) -> None:
+    """Say whether the patch is the one that was locked, and so did apply once."""
+    digests = {patch.name: patch.sha256 for patch in locked.patches} if locked else {}
+    for source in sources:
+        if source.name == error.data.get("patch") and source.name in digests:
+            same = digests[source.name] == source.sha256
+            what = "is the locked one" if same else "has changed since it was locked"
+            error.details = (*error.details, f"the patch file {what}")
+            error.data["patch_file_is_locked_one"] = same
+
+
+def _compare(project: Project, locked: SeriesLock | None, got: SeriesLock, *, whole: bool) -> None:
+    where = project.relative(project.series_lock)
+    if locked is None:
+        raise LockMismatch(
+            f"`{where}` is missing: nothing says what the series must produce",
+            hint=RELOCK,
+            data={"file": where},
+        )
+    verify(locked if whole else locked.prefix(len(got.patches)), got, where=where)
+
+
+def _survey(
+    project: Project, report: Reporter, worktree: Worktree, history: History, *, discard: bool
+) -> tuple[Survey, Path | None]:
+    """The source folder, without edits in it; and where they were moved to."""
+    survey = worktree.survey(history.files)
+    if not survey.edits:
+        return survey, None
+    if not discard:
+        raise _local_changes(project, worktree, survey.edits)
+    stamp = (
+        f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns() // 1000 % 1000000:06}Z"
+    )
+    folder = project.out / "discarded" / stamp
+    worktree.discard(survey.edits, folder)
+    report.info(f"saved {len(survey.edits)} edited files in `{project.relative(folder)}`")
+    return worktree.survey(history.files), folder
+
+
+def _local_changes(
+    project: Project, worktree: Worktree, edits: tuple[LocalEdit, ...]
+) -> LocalChanges:
+    count = f"{len(edits)} file{'s' * (len(edits) != 1)}"
+    lines = [f"{edit.kind}: {display(edit.path)}" for edit in edits]
+    if worktree.manifest.tree:
+        git = shlex.join(["git", f"--git-dir={project.store}", f"--work-tree={project.source}"])
+        lines.append("to keep the edits as a diff:")
+        lines.append(f"{git} read-tree {worktree.manifest.tree} && {git} diff > edits.diff")
+    return LocalChanges(
+        f"{count} in `{project.relative(project.source)}` changed by hand; nothing was touched",
+        details=tuple(lines),
+        hint="patchctl replay --discard (moves the files to build/out/discarded, then replays)",
+        data={"files": [{"path": display(e.path), "kind": str(e.kind)} for e in edits]},
+    )
+
+
+def _untracked(project: Project, report: Reporter, survey: Survey) -> tuple[str, ...]:
+    names = tuple(display(path) for path in survey.untracked)
+    if names:
+        shown = ", ".join(f"`{name}`" for name in names[:_SHOWN_UNTRACKED])
+        more = len(names) - _SHOWN_UNTRACKED
+        rest = f" and {more} more" if more > 0 else ""
+        where = project.relative(project.source)
+        report.warn(f"files in `{where}` that are not of the series, left alone: {shown}{rest}")
+    return names
