@@ -112,8 +112,8 @@ def uninstall(
 
             done = run_uninstall(app.project, target, app.report, python=interpreter, force=force)
             said = (
-                f"removed vllm_fa2_sm70 {done.version} from {done.packages}\n{RESTART}"
-                if done.version
+                f"removed vllm_fa2_sm70 {done.removed} from {done.packages}\n{RESTART}"
+                if done.removed
                 else f"vllm_fa2_sm70 is not installed in {done.packages}"
             )
             app.show("uninstall", asdict(done), said)

@@ -71,11 +71,11 @@ class Installed:
 
 @dataclass(frozen=True)
 class Removed:
-    """What an uninstallation did; `version` is "" when nothing was installed."""
+    """What an uninstallation did; `removed` is the version, "" when nothing was installed."""
 
     python: Path
     packages: Path
-    version: str
+    removed: str
 
 
 def verified_library(project: Project, target: Target) -> Library:
@@ -180,9 +180,9 @@ def uninstall(
     """
     interpreter = inspect(python)
     require_writable(interpreter.packages)
-    with packagefiles.replacing(interpreter.packages, report, force=force) as version:
+    with packagefiles.replacing(interpreter.packages, report, force=force) as removed:
         pass
-    return Removed(python, interpreter.packages, version)
+    return Removed(python, interpreter.packages, removed)
 
 
 def _refuse_managed(interpreter: Interpreter) -> None:

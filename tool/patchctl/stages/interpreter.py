@@ -60,6 +60,8 @@ class Torch:
     error: str = ""
 
     def __str__(self) -> str:
+        if self.error:
+            return "no torch"
         return f"torch {self.version} ({f'CUDA {self.cuda}' if self.cuda else 'CPU build'})"
 
 
