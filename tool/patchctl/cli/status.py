@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`patchctl status`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from patchctl.cli.app import App, command
+
+
+@command
+@click.option(
+    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
+)
+def status(app: App, cuda_home: Path | None) -> None:
+    """Say for every stage whether it is current and, if not, why.
+
+    Reads only: nothing is fetched, built or changed. Exits with 0 also when a stage is stale;
+    scripts read `current` from --json.
+    """
+    from patchctl.stages.status import StageState, pipeline_state
+
+    states = pipeline_state(app.project, app.target, cuda_home=cuda_home)
+
+    def line(state: StageState) -> str:
+        if state.current:
+            word = click.style("current", fg="green")
+            return f"{state.stage:<8} {word}  {state.result[:12]}"
+        word = click.style("stale", fg="yellow") + "  "
+        first, *rest = state.why
+        return "\n".join([f"{state.stage:<8} {word}  {first}", *(f"{'':<18}{r}" for r in rest)])
+
+    def text() -> str:
+        lines = [line(state) for state in states]
+        stale = next((state for state in states if not state.current), None)
+        if stale is not None:
+            lines.append(f"next: {stale.command}")
+        return "\n".join(lines)
+
+    data = {
+        "current": all(state.current for state in states),
+        "stages": [asdict(state) for state in states],
+    }
+    app.show("status", data, text)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CI job: every stage, clean, in a scratch folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from patchctl.errors import GateFailed, PatchctlError
+from patchctl.formats.findings import Finding, has_errors
+from patchctl.system.process import run
+from patchctl.system.project import Project
+from patchctl.system.report import Reporter
+
+
+class Verdict(StrEnum):
+    """How a step ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the table at the end: `seconds` is wall time."""
+
+    name: str
+    verdict: Verdict
+    seconds: float
+    summary: str
+
+
+@dataclass
+class CheckResult:
+    """All steps, in order; `error` is the first failure, `findings` what the gates said."""
+
+    steps: list[Step] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    error: PatchctlError | None = None
+    scratch: Path | None = None
+
+
+def check(
+    project: Project,
+    target_name: str,
+    report: Reporter,
+    *,
+    offline: bool = False,
+    cuda_home: Path | None = None,
+    jobs: int | None = None,
+    each_prefix: bool = False,
+    keep: bool = False,
+) -> CheckResult:
+    """Fetch, replay, build, verify and install the series from nothing.
+
+    Everything goes to ``build/out/check``, which is empty at the start; the project's own
+    output is not touched. Only downloads and the toolchain come from the user's cache, after
+    their digests were checked. The first failure ends the run; its folder is kept.
+
+    Args:
+        each_prefix: also build and verify what the first 1, 2, ... patches give.
+        keep: keep the scratch folder of a run that passed.
+    """
+    scratch = Project(project.root, project.out / "check")
+    shutil.rmtree(scratch.out, ignore_errors=True)
+    scratch.out.mkdir(parents=True)
+    job = _Job(scratch, target_name, report, offline, cuda_home, jobs)
+    result = CheckResult(scratch=scratch.out)
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ("toolchain", job.toolchain),
+        ("fetch", job.fetch),
+    ]
+    if each_prefix:
+        steps += [
+            (f"prefix {name}", lambda name=name: job.prefix(name))  # type: ignore[misc]
+            for name in job.patch_names()[:-1]
+        ]
+    steps += [
+        ("replay", job.replay),
+        ("build", job.build),
+        ("verify", job.verify),
+        ("install", job.install),
+    ]
+    for name, action in steps:
+        if result.error is not None:
+            result.steps.append(Step(name, Verdict.NOT_RUN, 0.0, ""))
+            continue
+        report.info(f"check: {name}")
+        start = time.monotonic()
+        try:
+            verdict, summary = Verdict.OK, action()
+        except PatchctlError as error:
+            verdict, summary, result.error = Verdict.FAILED, error.message, error
+        result.steps.append(Step(name, verdict, time.monotonic() - start, summary))
+    result.findings = job.findings
+    if result.error is None and not keep:
+        shutil.rmtree(scratch.out, ignore_errors=True)
+        result.scratch = None
+    return result
+
+
+class _Job:
+    """The steps of one check; each returns its line for the table."""
+
+    def __init__(
+        self,
+        project: Project,
+        target_name: str,
+        report: Reporter,
+        offline: bool,
+        cuda_home: Path | None,
+        jobs: int | None,
+    ) -> None:
+        from patchctl.stages.build import load_target
+
+        self.project = project
+        self.report = report
+        self.offline = offline
+        self.cuda_home = cuda_home
+        self.jobs = jobs
+        self.target = load_target(project, target_name)
+        self.findings: list[Finding] = []
+
+    def patch_names(self) -> list[str]:
+        """The names in the series, in order."""
+        from patchctl.system.seriesfiles import read_series
+
+        return [patch.name for patch in read_series(self.project).patches]
+
+    def toolchain(self) -> str:
+        """Find the compiler first: a minute of work before 'no compiler' would be wasted."""
+        from patchctl.stages.toolchain import find_toolchain
+
+        self.tools = find_toolchain(self.target.arch, self.report, cuda_home=self.cuda_home)
+        return f"CUDA {self.tools.version} ({self.tools.origin})"
+
+    def fetch(self) -> str:
+        from patchctl.stages.fetch import fetch
+
+        baseline = fetch(self.project, self.report, offline=self.offline)
+        return f"{baseline.source}, tree {baseline.tree[:12]}"
+
+    def replay(self) -> str:
+        return self._replay(None)
+
+    def _replay(self, through: str | None) -> str:
+        from patchctl.stages.replay import replay
+
+        done = replay(self.project, self.report, through=through, offline=self.offline)
+        plural = "" if len(done.patches) == 1 else "es"
+        return f"{len(done.patches)} patch{plural}, tree {done.tree[:12]}, head {done.head[:12]}"
+
+    def build(self) -> str:
+        from patchctl.stages.build import build
+
+        done = build(self.project, self.target, self.tools, self.report, jobs=self.jobs)
+        return f"{done.compiled} objects, sha256 {done.sha256[:12]}"
+
+    def verify(self) -> str:
+        from patchctl.stages.verify import verify
+
+        done = verify(self.project, self.target, self.tools, self.report)
+        self.findings += done.findings
+        if has_errors(done.findings):
+            errors = [f for f in done.findings if f.severity == "error"]
+            raise GateFailed(
+                f"{len(errors)} finding{'' if len(errors) == 1 else 's'}: {errors[0].message}",
+                hint="patchctl verify -v",
+            )
+        return f"{len(done.resources)} kernels, {len(done.findings)} findings"
+
+    def prefix(self, name: str) -> str:
+        """What the series gives up to and including patch `name`."""
+        self._replay(name)
+        built = self.build()
+        return f"{built}; {self.verify()}"
+
+    def install(self) -> str:
+        """Into a fresh environment that sees this one's torch; then out of it again."""
+        from patchctl.stages.install import install, uninstall
+
+        python = self._environment(self.project.out / "venv")
+        done = install(self.project, self.target, self.report, python=python)
+        uninstall(self.project, self.target, self.report, python=python)
+        return f"{done.wheel.name}: {done.reason or 'usable here'}"
+
+    def _environment(self, folder: Path) -> Path:
+        run([sys.executable, "-m", "venv", "--without-pip", folder])
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        packages = folder / "lib" / version / "site-packages"
+        (packages / "torch-of-the-tool.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        return folder / "bin" / "python"
