@@ -50,8 +50,7 @@ def patchctl(project: Path, *words: str) -> tuple[float, dict[str, object]]:
     start = time.perf_counter()
     done = subprocess.run(
         [*PATCHCTL, "-C", str(project), "--json", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     seconds = time.perf_counter() - start
@@ -206,8 +205,15 @@ def model(project: Path, cuobjdump: Path, resources: dict[str, object]) -> tuple
     folder = project / "build" / "out" / "sm70" / "obj" / KERNELS
     for cubin in sorted(folder.glob("*.cu.o")):
         done = subprocess.run(
-            [sys.executable, SIMULATOR, cubin, "--function", f".*{causal}"]
-            + ["--smem", str(resources["dynamic_shared"])],
+            [
+                sys.executable,
+                SIMULATOR,
+                cubin,
+                "--function",
+                f".*{causal}",
+                "--smem",
+                str(resources["dynamic_shared"]),
+            ],
             env={**os.environ, "CUOBJDUMP": str(cuobjdump)},
             capture_output=True,
             text=True,
@@ -262,16 +268,21 @@ def main() -> None:
             "| kernel | registers | spill stores / loads | stack | shared bytes | model: cycles "
             "an iteration | model: tensor-active |",
             "|---|---|---|---|---|---|---|",
+            *kernels,
         ]
-        + kernels
     )
     blocks = {"pipeline": table, "kernels": kernel_table}
     if options.check_from_nothing:
         row = check_row()
         rows.append(row)
         blocks["check"] = "\n".join(
-            [f"{time.strftime('%Y-%m-%d')}, {machine}.", ""]
-            + ["| what | measured | bound | holds |", "|---|---|---|---|", row.line()]
+            [
+                f"{time.strftime('%Y-%m-%d')}, {machine}.",
+                "",
+                "| what | measured | bound | holds |",
+                "|---|---|---|---|",
+                row.line(),
+            ]
         )
     page = PAGE.read_text()
     for name, body in blocks.items():
