@@ -16,7 +16,7 @@ from patchctl.cli.app import funnel
 from patchctl.cli.main import main
 from patchctl.errors import LockMismatch, Unavailable, UsageError
 from patchctl.stages.fetch import BASELINE_REF, fetch, fetch_inputs
-from patchctl.system.files import sha256_of
+from patchctl.system.files import TEMP_PREFIX, sha256_of
 from patchctl.system.gitstore import Store
 from patchctl.system.project import Project
 from patchctl.system.records import load_record
@@ -95,11 +95,20 @@ def test_packed_store_counts_as_there(project: Project) -> None:
     assert not fetch(project, QuietReporter()).fetched
 
 
-def test_lock_left_by_a_killed_git_does_not_block(project: Project) -> None:
+def test_leftovers_of_a_killed_run_do_not_block(project: Project) -> None:
     fetch(project, QuietReporter())
-    (project.store / f"{BASELINE_REF}.lock").touch()
+    left = [
+        project.store / f"{BASELINE_REF}.lock",
+        project.store / "shallow.lock",
+        project.store / "objects" / "objx1y2z3",
+        project.out / f"{TEMP_PREFIX}store.git.abc" / "HEAD",
+    ]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     (project.records / "fetch.json").unlink()
     assert fetch(project, QuietReporter()).fetched
+    assert [path for path in left if path.exists()] == []
 
 
 def test_comment_in_the_lock_does_not_fetch_again(project: Project) -> None:

@@ -21,7 +21,7 @@ from patchctl.formats.baseline import (
 )
 from patchctl.formats.gitobjects import Entry, Identity, Mode, blob_id, tree_id
 from patchctl.system.files import write_file
-from patchctl.system.gitstore import clear_stale_locks, names_stored_commit
+from patchctl.system.gitstore import clear_leftovers, names_stored_commit
 from patchctl.system.project import Project
 from patchctl.system.records import Record, load_record, save_record
 from patchctl.system.report import Reporter
@@ -86,7 +86,7 @@ def fetch(
         Unavailable: no source has it, or none can be reached.
     """
     source = _read(project)
-    clear_stale_locks(project.store)
+    clear_leftovers(project.store)
     if not lock:
         require_locked(source, where=_where(project))
         there = _already_there(project, source)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -79,9 +79,9 @@ def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
 def _create(repo: type[Repo], path: Path) -> None:
     """A bare repository that is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp = Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=path.parent))
+    temp = path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
     try:
-        repo.init(temp, bare=True).close()
+        repo.init(temp, bare=True, mkdir=True).close()
         temp.rename(path)
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
@@ -101,11 +101,16 @@ def names_stored_commit(store: Path, ref: str, commit: str) -> bool:
     return named == commit and (loose.exists() or any(objects.glob("pack/*.pack")))
 
 
-def clear_stale_locks(store: Path) -> None:
-    """Remove lock files of a git that was killed; the caller holds the project's lock."""
-    for place in (store, *(store / "refs").glob("**/")):
-        for lock in place.glob("*.lock"):
-            lock.unlink(missing_ok=True)
+def clear_leftovers(store: Path) -> None:
+    """Remove what a killed run left: locks, half objects; the caller holds the project's lock."""
+    for leftover in (
+        *store.glob("*.lock"),
+        *store.glob("refs/**/*.lock"),
+        *store.glob("objects/obj*"),
+    ):
+        leftover.unlink(missing_ok=True)
+    for half in store.parent.glob(f"{TEMP_PREFIX}{store.name}.*"):
+        shutil.rmtree(half, ignore_errors=True)
 
 
 class Store:
@@ -123,6 +128,10 @@ class Store:
             self._repo, self._transport = _open(path, create=True)
         except OSError as error:
             raise Unavailable(f"cannot create `{path}`: {error.strerror}") from error
+        from gitdb import LooseObjectDB
+
+        # GitPython's own database starts a process for each object that it writes
+        self._loose_objects = LooseObjectDB(str(path / "objects"))
         self._known: set[str] = set()
 
     def close(self) -> None:
@@ -155,7 +164,7 @@ class Store:
         if hex_id not in self._known and not self._loose(hex_id).exists():
             stream = IStream(kind.encode(), len(data), io.BytesIO(data))
             try:
-                self._repo.odb.store(stream)
+                self._loose_objects.store(stream)
             except OSError as error:
                 raise Unavailable(f"cannot write in `{self.path}`: {error.strerror}") from error
         self._known.add(hex_id)
@@ -237,8 +246,21 @@ class Store:
             return None
 
     def set_ref(self, name: str, commit: str) -> None:
-        """Point a ref at a commit, atomically."""
-        self._repo.git.update_ref(name, commit)
+        """Point a ref at a commit, atomically.
+
+        Raises:
+            Unavailable: the store cannot be written.
+        """
+        from git import GitCommandError
+
+        try:
+            self._repo.git.update_ref(name, commit)
+        except GitCommandError as error:
+            raise Unavailable(
+                f"cannot set `{name}` in `{self.path}`",
+                details=tuple(str(error.stderr).strip().splitlines()),
+                hint="check the disk space and who owns the folder, and run the command again",
+            ) from error
 
     def fetch_commit(self, source: str | Path, commit: str) -> None:
         """Bring one commit (a full id) and its tree from a URL or a local repository (a path).
