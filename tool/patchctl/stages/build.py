@@ -208,8 +208,8 @@ def _run_ninja(
                 lines.append(line)
                 status = read_status(line)
                 if status is not None:
-                    task.note(status.what)
                     task.advance()
+                    task.note(status.what)
                     compiled += not status.what.startswith("link ")
 
             code = stream([ninja, f"-j{count}"], follow, cwd=folder, env=environment)

@@ -95,13 +95,13 @@ def _private_settings(state: Path, package: DebianPackage, archive: Archive) -> 
         ),
     )
     write_file(state / "status", "")
-    for name in ("lists/partial", "cache/archives/partial", "packages"):
+    for name in ("lists/partial", "cache/archives/partial", "packages", "no-parts"):
         (state / name).mkdir(parents=True)
     settings = {
         "Dir::Etc::SourceList": str(sources),
-        "Dir::Etc::SourceParts": "-",
-        "Dir::Etc::Preferences": "-",
-        "Dir::Etc::PreferencesParts": "-",
+        "Dir::Etc::SourceParts": str(state / "no-parts"),
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": str(state / "no-parts"),
         "Dir::State": str(state),
         "Dir::State::Lists": str(state / "lists"),
         "Dir::State::Status": str(state / "status"),

@@ -15,6 +15,8 @@ from pathlib import Path
 from patchctl.errors import PatchctlError, ToolMissing
 
 TAIL_LINES = 15
+GRACE = 5.0
+"""Seconds that an interrupted program has to clean up after itself."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ def stream(
             _end(child)
 
 
-def _end(child: subprocess.Popen[bytes], grace: float = 5.0) -> None:
+def _end(child: subprocess.Popen[bytes]) -> None:
     """Ask the child to stop (ninja removes what it had half made), then make sure of it."""
     child.send_signal(signal.SIGINT)
     try:
-        child.wait(grace)
+        child.wait(GRACE)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
