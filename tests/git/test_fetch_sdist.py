@@ -323,15 +323,25 @@ def test_case_31_submodule_outside_include_does_not_matter(
     assert fetch(project, QuietReporter(), lock=True).files == 1
 
 
+def test_store_that_is_no_repository_is_told(project: Project) -> None:
+    fetch(project, QuietReporter())
+    (project.store / "HEAD").unlink()
+    (project.records / "fetch.json").unlink()
+    with pytest.raises(Unavailable, match=r"store\.git` is not a whole git repository") as caught:
+        fetch(project, QuietReporter())
+    assert caught.value.hint.startswith("remove it")
+
+
 # --- the command --------------------------------------------------------------------------
 
 
 def test_command_prints_what_was_fetched(
-    project: Project, capsys: pytest.CaptureFixture[str]
+    project: Project, find_links: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert funnel(main, ["-C", str(project.root), "fetch"]) == 0
     said = capsys.readouterr()
     assert "baseline  pkg 1.0 (fetched)" in said.out
+    assert f"sha256    {sha256_of(find_links / 'pkg-1.0.tar.gz')}" in said.out
     assert f"tree      {tree_of(KEPT)}" in said.out
     assert "kept      2 files" in said.out
     assert "reading pkg-1.0.tar.gz" in said.err

@@ -17,24 +17,37 @@ def fetch(app: App, lock: bool) -> None:
     The archive's sha256 is checked, then every member, then the git tree id of what `include`
     keeps. After it everything works offline.
     """
-    from dataclasses import asdict
-
     from patchctl.stages.fetch import fetch as run
     from patchctl.system.project import exclusive
 
     with exclusive(app.project.out, app.report):
         baseline = run(app.project, app.report, offline=app.offline, lock=lock)
-    changes = [{"key": k, "old": old, "new": new} for k, old, new in baseline.relocked]
-    app.show("fetch", {**asdict(baseline), "relocked": changes}, _text(baseline))
+    app.show("fetch", _data(baseline), _text(baseline))
+
+
+def _digest_name(baseline: Baseline) -> str:
+    return "sha256" if len(baseline.digest) == 64 else "upstream"
+
+
+def _data(baseline: Baseline) -> dict[str, object]:
+    return {
+        "source": baseline.source,
+        _digest_name(baseline): baseline.digest,
+        "tree": baseline.tree,
+        "commit": baseline.commit,
+        "files": baseline.files,
+        "fetched": baseline.fetched,
+        "relocked": [{"key": k, "old": old, "new": new} for k, old, new in baseline.relocked],
+    }
 
 
 def _text(baseline: Baseline) -> str:
     state = "fetched" if baseline.fetched else "already there"
-    name = "sha256" if len(baseline.digest) == 64 else "commit"
     lines = [
         f"baseline  {baseline.source} ({state})",
-        f"{name}    {baseline.digest}",
+        f"{_digest_name(baseline):<8}  {baseline.digest}",
         f"tree      {baseline.tree}",
+        f"commit    {baseline.commit}",
         f"kept      {baseline.files} files",
     ]
     lines += [f"locked    {k}: {old or '(empty)'} -> {new}" for k, old, new in baseline.relocked]

@@ -71,9 +71,26 @@ def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
         ) from error
     del os.environ["GIT_PYTHON_REFRESH"]
     os.environ.update(_HERMETIC)
-    if create and not path.exists():
-        _create(git.Repo, path)
-    return git.Repo(path), transport
+    try:
+        if create and not path.exists():
+            _create(git.Repo, path)
+        return git.Repo(path), transport
+    except git.InvalidGitRepositoryError as error:
+        raise Unavailable(
+            f"`{path}` is not a whole git repository",
+            hint="remove it and run the command again: everything in it is made anew",
+        ) from error
+    except (OSError, git.GitCommandError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: Exception) -> Unavailable:
+    """The system or git could not write; what each said is in another place."""
+    said = getattr(error, "stderr", None) or getattr(error, "strerror", None) or error
+    return Unavailable(
+        f"cannot write in `{path}`: {str(said).strip()}",
+        hint="check the disk space and who owns the folder, and run the command again",
+    )
 
 
 def _create(repo: type[Repo], path: Path) -> None:
@@ -121,13 +138,10 @@ class Store:
 
         Raises:
             ToolMissing: no git program.
-            Unavailable: the folder cannot be written.
+            Unavailable: the folder cannot be written, or is no repository.
         """
         self.path = path
-        try:
-            self._repo, self._transport = _open(path, create=True)
-        except OSError as error:
-            raise Unavailable(f"cannot create `{path}`: {error.strerror}") from error
+        self._repo, self._transport = _open(path, create=True)
         from gitdb import LooseObjectDB
 
         # GitPython's own database starts a process for each object that it writes
@@ -166,7 +180,7 @@ class Store:
             try:
                 self._loose_objects.store(stream)
             except OSError as error:
-                raise Unavailable(f"cannot write in `{self.path}`: {error.strerror}") from error
+                raise _unwritable(self.path, error) from error
         self._known.add(hex_id)
         return hex_id
 
@@ -256,11 +270,7 @@ class Store:
         try:
             self._repo.git.update_ref(name, commit)
         except GitCommandError as error:
-            raise Unavailable(
-                f"cannot set `{name}` in `{self.path}`",
-                details=tuple(str(error.stderr).strip().splitlines()),
-                hint="check the disk space and who owns the folder, and run the command again",
-            ) from error
+            raise _unwritable(self.path, error) from error
 
     def fetch_commit(self, source: str | Path, commit: str) -> None:
         """Bring one commit (a full id) and its tree from a URL or a local repository (a path).
