@@ -51,7 +51,9 @@ def apply_patch(patch: Patch, tree: EditTree, read: ReadBlob) -> Effects:
     try:
         effects = _Application(patch, tree, read).effects()
     except PatchDoesNotApply as error:
-        if all(_is_there(change, tree, read) for change in patch.changes):
+        # that a file is not there proves nothing: it may never have been
+        proof = any(change.action is not Action.DELETE for change in patch.changes)
+        if proof and all(_is_there(change, tree, read) for change in patch.changes):
             raise AlreadyApplied(
                 f"patch `{patch.name}` is already applied: all that it does is in the tree",
                 details=(f"first: `{display(patch.changes[0].path)}`",),

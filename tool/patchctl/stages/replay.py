@@ -123,9 +123,9 @@ def replay(
     """
     if lock and through:
         raise UsageError("--lock records the whole series; it does not go with --through")
-    baseline = fetch(project, report, offline=offline)
     files = read_series(project)
     sources = files.up_to(through, where=project.relative(project.series))
+    baseline = fetch(project, report, offline=offline)
     worktree = Worktree(project.source, project.records)
     unchanged = _nothing_to_do(project, report, worktree, sources, _inputs(project, files, through))
     if unchanged is not None:

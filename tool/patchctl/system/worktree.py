@@ -19,7 +19,7 @@ from pathlib import Path
 
 from patchctl.formats.gitobjects import Entry, Mode, Tree
 from patchctl.system.files import write_file
-from patchctl.system.manifest import FileState, Journal, Manifest, state_of
+from patchctl.system.sourcestate import FileState, Journal, Manifest, state_of
 
 
 class EditKind(StrEnum):
