@@ -11,7 +11,7 @@ import pytest
 from patchctl.errors import UsageError
 from patchctl.formats.cuobjdump import CubinFunction, parse_resource_usage
 from patchctl.formats.findings import Severity, has_errors
-from patchctl.formats.measured import Measured, measure
+from patchctl.formats.measured import Library, Measured, measure
 from patchctl.formats.ptxas import parse_ptxas
 from patchctl.formats.resources import (
     Budget,
@@ -24,6 +24,7 @@ from patchctl.formats.resources import (
     rows,
     write_resources,
 )
+from patchctl.formats.sass import CodeUse, parse_sass
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 TOOLKIT = "12.4.131"
@@ -180,7 +181,7 @@ def joined(case: str, log: str, usage: str) -> tuple[dict[str, Measured], list[s
     logs = {log: parse_ptxas((CASES / case / log).read_text())}
     library = parse_resource_usage((CASES / case / usage).read_text())
     names = {f.name for f in library} | {f.name for f in logs[log].functions}
-    found = measure(library, logs, {}, {n: n for n in names}, "sm_70")
+    found = measure(Library(library), logs, {n: n for n in names}, "sm_70")
     errors = [f"{f.subject}: {f.message}" for f in found.findings if has_errors([f])]
     return {f.name: f for f in found.functions}, errors
 
@@ -215,7 +216,7 @@ def test_ptxas_warnings_are_findings_that_do_not_fail() -> None:
     log = "warn.log"
     logs = {log: parse_ptxas((CASES / "35" / log).read_text())}
     library = parse_resource_usage((CASES / "35" / "warn.resource-usage.txt").read_text())
-    found = measure(library, logs, {}, {f.name: f.name for f in library}, "sm_70")
+    found = measure(Library(library), logs, {f.name: f.name for f in library}, "sm_70")
     warnings = [f for f in found.findings if f.severity is Severity.WARNING]
     assert {"_Z15too_many_blocksPf", "_Z6spillsILi96EEvPKfPfi"} <= {f.subject for f in warnings}
     assert not has_errors(found.findings)
@@ -229,12 +230,12 @@ def test_log_and_library_must_agree_and_cover_each_other() -> None:
         "ptxas info    : Used 32 registers, 360 bytes cmem[0]\n"
     )
     stale = log.replace("'a'", "'old'").replace("for a\n", "for old\n")
-    library = [
+    library = (
         CubinFunction("a", "sm_70", 40, 0, 0, True),
         CubinFunction("b", "sm_70", 40, 0, 0, True),
-    ]
+    )
     names = {n: n for n in ("a", "b", "old")}
-    found = measure(library, {"x.log": parse_ptxas(log + stale)}, {}, names, "sm_70")
+    found = measure(Library(library), {"x.log": parse_ptxas(log + stale)}, names, "sm_70")
     texts = [f"{f.subject}: {f.message}" for f in found.findings]
     assert texts == [
         "a: ptxas reports 32 registers, the library has 40",
@@ -242,3 +243,44 @@ def test_log_and_library_must_agree_and_cover_each_other() -> None:
         "old: a log reports this kernel and the library does not have it",
     ]
     assert [f.spill_stores for f in found.functions] == [0, None]
+
+
+SASS = """\
+arch = sm_70
+\t\tFunction : k
+        /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;   /* 0x00 */
+                                                                            /* 0x00 */
+        /*0010*/              @!PT STL.64 [R1+0x8], R2 ;                     /* 0x00 */
+        /*0020*/              @P0  LDS.U.128 R4, [R3.X4] ;                   /* 0x00 */
+        /*0030*/                   EXIT ;                                    /* 0x00 */
+"""
+
+
+def test_local_and_shared_accesses_are_counted_in_the_code() -> None:
+    assert parse_sass(SASS) == {("k", "sm_70"): CodeUse(instructions=4, local=1, shared=1)}
+
+
+def test_code_that_uses_local_memory_contradicts_a_log_without_stack() -> None:
+    library = Library((CubinFunction("k", "sm_70", 8, 0, 0, True),), {"k": 32}, parse_sass(SASS))
+    log = parse_ptxas(
+        "ptxas info    : Compiling entry function 'k' for 'sm_70'\n"
+        "ptxas info    : Function properties for k\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 8 registers, 360 bytes cmem[0]\n"
+    )
+    found = measure(library, {"k.log": log}, {"k": "k"}, "sm_70")
+    assert [f.message for f in found.findings] == [
+        "its code has 1 accesses to local memory, and no stack is reported"
+    ]
+    assert found.functions[0].uses_shared
+
+
+def test_shared_memory_that_no_budget_declares_is_a_finding() -> None:
+    hidden = replace(GOOD, static_shared=0, uses_shared=True)
+    none = Resources(
+        kernels=(Budget(**{**as_dict(BUDGET), "static_shared": 0, "dynamic_shared": 0}),)
+    )
+    (text,) = drift(hidden, none)
+    assert text.startswith("error: its code uses shared memory and its budget has none")
+    declared = Resources(kernels=(Budget(**{**as_dict(BUDGET), "static_shared": 0}),))
+    assert drift(hidden, declared) == []

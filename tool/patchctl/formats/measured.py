@@ -7,21 +7,32 @@ tell them), and where both speak they must agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from patchctl.formats.cuobjdump import CubinFunction
 from patchctl.formats.findings import Finding, Severity
 from patchctl.formats.ptxas import FunctionReport, PtxasLog
+from patchctl.formats.sass import CodeUse
 
 GATE = "resources"
+
+
+@dataclass(frozen=True)
+class Library:
+    """What cuobjdump tells of a library; `threads` (launch bounds) by mangled name."""
+
+    functions: tuple[CubinFunction, ...]
+    threads: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[tuple[str, str], CodeUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Measured:
     """A kernel, or a device function that was not inlined. Bytes, except registers and threads.
 
-    None is unknown. `threads` is the most that a CTA may have by its launch bounds.
+    None is unknown. `threads` is the most that a CTA may have by its launch bounds;
+    `uses_shared`: its code touches shared memory.
     """
 
     name: str
@@ -32,6 +43,7 @@ class Measured:
     stack: int | None
     static_shared: int
     threads: int | None = None
+    uses_shared: bool = False
 
 
 @dataclass
@@ -43,15 +55,14 @@ class Measurement:
 
 
 def measure(
-    library: Sequence[CubinFunction],
+    library: Library,
     logs: Mapping[str, PtxasLog],
-    threads: Mapping[str, int],
     keys: Mapping[str, str],
     arch: str,
 ) -> Measurement:
     """Join the library's functions of `arch` with the reports in `logs` (by the log's name).
 
-    `threads` and the reports are by mangled name, `keys` gives the name to lock.
+    `keys` gives the name to lock for each mangled one.
     """
     result = Measurement()
     reports: dict[str, list[FunctionReport]] = {}
@@ -66,11 +77,13 @@ def measure(
             if report.arch in (arch, None):
                 reports.setdefault(report.name, []).append(report)
     kernels: dict[str, list[CubinFunction]] = {}
-    for function in library:
+    for function in library.functions:
         if function.arch == arch and function.is_kernel:
             kernels.setdefault(function.name, []).append(function)
     for name in sorted(kernels, key=lambda n: keys[n]):
-        _join(result, keys[name], kernels[name], reports.get(name, []), threads.get(name))
+        use = library.code.get((name, arch), CodeUse(0, 0, 0))
+        threads = library.threads.get(name)
+        _join(result, keys[name], kernels[name], reports.get(name, []), threads, use)
     for name in sorted(set(reports) - set(kernels), key=lambda n: keys[n]):
         if any(r.is_entry for r in reports[name]):
             text = "a log reports this kernel and the library does not have it"
@@ -86,11 +99,13 @@ def _join(
     cubins: list[CubinFunction],
     reports: list[FunctionReport],
     threads: int | None,
+    use: CodeUse,
 ) -> None:
     registers = max(c.registers for c in cubins)
     shared = max(c.static_shared for c in cubins)
     stacks = [_worst([c.stack for c in cubins]), _worst([r.stack for r in reports])]
     stacks.append(max((r.cumulative_stack or 0 for r in reports), default=0))
+    stack = _worst(stacks[:2]) if None in stacks else max(s or 0 for s in stacks)
     result.functions.append(
         Measured(
             name=key,
@@ -98,11 +113,15 @@ def _join(
             registers=registers,
             spill_stores=_worst([r.spill_stores for r in reports]),
             spill_loads=_worst([r.spill_loads for r in reports]),
-            stack=_worst(stacks[:2]) if None in stacks else max(s or 0 for s in stacks),
+            stack=stack,
             static_shared=shared,
             threads=threads,
+            uses_shared=use.shared > 0,
         )
     )
+    if use.local and stack == 0:
+        text = f"its code has {use.local} accesses to local memory, and no stack is reported"
+        result.findings.append(Finding(GATE, key, text, hint="patchctl build"))
     if not reports:
         text = "no ptxas log mentions it: its spills are not known"
         result.findings.append(Finding(GATE, key, text, hint="patchctl build"))

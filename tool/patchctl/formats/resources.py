@@ -15,6 +15,7 @@ from patchctl.formats.measured import GATE, Measured
 from patchctl.formats.occupancy import MULTIPROCESSORS, ctas_per_sm
 
 UPDATE = "patchctl verify --update"
+DECLARE = f"write what its launch asks for as `dynamic_shared`, then {UPDATE}"
 _HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Measured by `patchctl verify`, renewed by `patchctl verify --update`. By hand: `limits`, and of
@@ -171,6 +172,9 @@ def compare(
         if budget is None:
             findings.append(Finding(GATE, name, "unknown kernel: it has no budget", hint=UPDATE))
             continue
+        if row.measured.uses_shared and row.measured.static_shared + row.dynamic_shared == 0:
+            text = "its code uses shared memory and its budget has none"
+            findings.append(Finding(GATE, name, text, hint=DECLARE))
         changes = differences(row, budget)
         if changes:
             findings.append(Finding(GATE, name, "; ".join(changes) + note, hint=UPDATE))

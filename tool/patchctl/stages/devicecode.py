@@ -5,33 +5,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.formats.cuobjdump import (
-    CubinFunction,
     Embedded,
     parse_embedded,
     parse_resource_usage,
     parse_thread_limits,
 )
 from patchctl.formats.demangle import demanglable
+from patchctl.formats.measured import Library
+from patchctl.formats.sass import parse_sass
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.process import ProcessFailed, run
 
 _NOTHING = "does not contain device code"
 
 
-@dataclass(frozen=True)
-class DeviceCode:
-    """What is embedded in a library; `threads` are launch bounds by mangled name."""
-
-    functions: tuple[CubinFunction, ...]
-    embedded: Embedded
-    threads: dict[str, int]
-
-
-def read_device_code(library: Path, toolchain: Toolchain) -> DeviceCode:
+def read_device_code(library: Path, toolchain: Toolchain) -> tuple[Library, Embedded]:
     """Ask cuobjdump about every embedded image.
 
     Raises:
@@ -45,11 +36,12 @@ def read_device_code(library: Path, toolchain: Toolchain) -> DeviceCode:
             raise ProcessFailed(done)
         return done.out
 
-    return DeviceCode(
+    device = Library(
         functions=parse_resource_usage(ask("--dump-resource-usage")),
-        embedded=parse_embedded(ask("--list-elf") + ask("--list-ptx")),
         threads=parse_thread_limits(ask("-elf")),
+        code=parse_sass(ask("-sass")),
     )
+    return device, parse_embedded(ask("--list-elf") + ask("--list-ptx"))
 
 
 def demangle(names: Iterable[str], toolchain: Toolchain) -> tuple[dict[str, str], str]:

@@ -12,30 +12,18 @@ from pathlib import Path
 
 from patchctl.errors import GateFailed, UsageError
 from patchctl.formats.cuobjdump import Embedded
-from patchctl.formats.demangle import keys
 from patchctl.formats.documents import read_toml
 from patchctl.formats.elf import elf_problem, read_dynamic
 from patchctl.formats.findings import Finding, Severity, has_errors, worst_first
-from patchctl.formats.measured import measure
-from patchctl.formats.ptxas import parse_ptxas
-from patchctl.formats.resources import (
-    Resources,
-    Row,
-    check_limits,
-    compare,
-    differences,
-    read_resources,
-    renewed,
-    rows,
-    write_resources,
-)
+from patchctl.formats.resources import Row
 from patchctl.formats.schemas import compare_operators, read_schemas
 from patchctl.formats.symbols import AbiRules, check_exports, check_symbols, parse_shims
 from patchctl.formats.target import Target
-from patchctl.stages.devicecode import DeviceCode, demangle, read_device_code
+from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
+from patchctl.stages.resourcegate import check_resources
 from patchctl.stages.toolchain import Toolchain
-from patchctl.system.files import sha256_bytes, sha256_of, write_if_changed
+from patchctl.system.files import sha256_bytes, sha256_of
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter
@@ -46,6 +34,8 @@ SHIM_HEADERS = (
     "csrc/inductor/aoti_torch/generated/c_shim_aten.h",
 )
 """Torch's promises, below ``include/torch``; the other shims belong to its own compiler."""
+
+LOG_SUFFIX = ".ptxas.log"
 
 
 @dataclass
@@ -100,8 +90,9 @@ def built_library(project: Project, target: Target) -> Path:
 
 
 def ptxas_logs(project: Project, target: Target) -> tuple[Path, ...]:
-    """The compiler's report beside each object."""
-    return tuple(sorted((project.objects(target.name) / "obj").rglob("*.ptxas.log")))
+    """The compiler's report beside each object; one without its object is of an older tree."""
+    logs = sorted((project.objects(target.name) / "obj").rglob(f"*{LOG_SUFFIX}"))
+    return tuple(log for log in logs if log.with_name(log.name.removesuffix(LOG_SUFFIX)).exists())
 
 
 def abi_file(project: Project, target: Target) -> Path:
@@ -133,8 +124,11 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
 def applied_patches(project: Project) -> tuple[str, ...] | None:
     """The patches in the replayed tree when they are only a part of the series, else None."""
     record = load_record(project, "replay")
-    listed = record.outputs.get("patches") if record else None
-    return tuple(listed.split()) if listed else None
+    if record is None:
+        return None
+    names = [k.removeprefix("patch ") for k in record.inputs if k.startswith("patch ")]
+    last = record.inputs.get("last patch", "")
+    return tuple(names[: names.index(last) + 1]) if last in names else None
 
 
 def verify(
@@ -179,9 +173,13 @@ def verify(
             return done
         _symbols(done, project, target, toolchain, data)
         task.advance()
-        code = read_device_code(library, toolchain)
-        done.findings += check_architectures(code.embedded, target)
-        _resources(done, project, target, toolchain, code, logs, update=update)
+        device, embedded = read_device_code(library, toolchain)
+        done.findings += check_architectures(embedded, target, has_kernels=bool(logs))
+        gate = check_resources(
+            project, target, toolchain, device, logs, applied_patches(project), update=update
+        )
+        done.findings += gate.findings
+        done.resources, done.changes = gate.rows, gate.changes
         task.advance()
         _schemas(done, project, target, toolchain)
         task.advance()
@@ -192,8 +190,16 @@ def verify(
     return done
 
 
-def check_architectures(embedded: Embedded, target: Target) -> list[Finding]:
-    """SASS for exactly the target's architecture, and PTX beside every SASS image."""
+def check_architectures(
+    embedded: Embedded, target: Target, *, has_kernels: bool = True
+) -> list[Finding]:
+    """SASS for exactly the target's architecture, and PTX beside every SASS image.
+
+    The first patches of a series may bring no kernel: then nothing may be embedded.
+    """
+    if not has_kernels and not embedded.sass and not embedded.ptx:
+        text = "no kernel was compiled, nothing is embedded"
+        return [Finding("architectures", "SASS", text, Severity.NOTE)]
     findings = []
     for what, got, wanted in (
         ("SASS", embedded.sass, target.arch),
@@ -239,58 +245,6 @@ def _shims() -> Mapping[str, tuple[int, int]]:
             if path.is_file():
                 shims |= parse_shims(path.read_text("utf-8", "replace"))
     return shims
-
-
-def _resources(
-    done: Verification,
-    project: Project,
-    target: Target,
-    toolchain: Toolchain,
-    code: DeviceCode,
-    logs: Sequence[Path],
-    *,
-    update: bool,
-) -> None:
-    path = project.resources_file(target.name)
-    locked = Resources()
-    if path.is_file():
-        text, where = _text(path, project)
-        locked = read_resources(text, where=where)
-    reports = {project.relative(p): parse_ptxas(p.read_text("utf-8", "replace")) for p in logs}
-    mangled = {f.name for f in code.functions}
-    mangled |= {f.name for log in reports.values() for f in log.functions}
-    names, program = demangle(mangled, toolchain)
-    if not program and names:
-        why = "no demangler (c++filt, cu++filt): kernels have their linker names"
-        done.findings.append(Finding("resources", "names", why, hint="apt install binutils"))
-    found = measure(code.functions, reports, code.threads, keys(names), target.arch)
-    measured = rows(found.functions, locked, target.arch)
-    broken = found.findings + check_limits(measured, locked.limits)
-    applied = applied_patches(project)
-    done.findings += broken
-    done.resources = measured
-    if update and has_errors(broken):
-        why = "refused to lock these numbers while one breaks a limit or is not known"
-        done.findings.append(Finding("resources", project.relative(path), why))
-    elif update:
-        new = renewed(measured, locked, toolchain.version, applied)
-        done.changes = _changes(measured, locked, new)
-        write_if_changed(path, write_resources(new))
-        locked = new
-    done.findings += compare(measured, locked, toolchain.version, applied)
-
-
-def _changes(measured: list[Row], old: Resources, new: Resources) -> list[str]:
-    budgets = {b.name: b for b in old.kernels}
-    kept = {b.name for b in new.kernels}
-    said = []
-    for row in measured:
-        budget = budgets.get(row.measured.name)
-        if budget is None and row.measured.is_kernel:
-            said.append(f"{row.measured.name}: new")
-        elif budget is not None:
-            said += [f"{row.measured.name}: {text}" for text in differences(row, budget)]
-    return said + [f"{name}: gone" for name in budgets if name not in kept]
 
 
 def _schemas(done: Verification, project: Project, target: Target, toolchain: Toolchain) -> None:
