@@ -46,6 +46,7 @@ _PROGRAMS = {
     "usr/bin/cu++filt": "bin/cu++filt",
     "usr/share/doc/nvidia-cuda-toolkit/copyright": "copyright",
 }
+_CUDART_LINK = "lib64/libcudart.so"
 _PROFILE = """\
 TOP              = $(_HERE_)/..
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -129,6 +130,8 @@ def installation_damage(home: Path, lock: ToolchainLock, *, content: bool) -> st
             return f"`{name}` is missing"
         if path.stat().st_size != size or (content and sha256_of(path) != sha256):
             return f"`{name}` was changed"
+    if not (home / _CUDART_LINK).is_file():
+        return f"`{_CUDART_LINK}` is missing"
     return ""
 
 
@@ -151,7 +154,7 @@ def _make(home: Path, lock: ToolchainLock, report: Reporter, *, offline: bool) -
             task.note("unpacking the headers")
             for wheel in wheels:
                 _place_wheel(wheel, staging)
-            (staging / "lib64" / "libcudart.so").symlink_to("libcudart.so.12")
+            (staging / _CUDART_LINK).symlink_to("libcudart.so.12")
             write_file(staging / "bin" / "nvcc.profile", _PROFILE, sync=False)
             task.advance()
             task.note("trial compile")
@@ -191,6 +194,8 @@ def _obtain_package(package: DebianPackage, report: Reporter, *, offline: bool) 
             hint="run `patchctl toolchain install` once without --offline",
         )
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{TEMP_PREFIX}*"):  # of a killed run: we hold the lock
+        shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(dir=folder, prefix=TEMP_PREFIX) as scratch:
         incoming = download_package(package, Path(scratch), report)
         found = sha256_of(incoming)
