@@ -204,6 +204,13 @@ def test_a_compile_error_shows_the_first_error_and_keeps_the_last_library(
     assert make(project, cuda).library.read_bytes() == before
 
 
+def test_warnings_do_not_stay_in_the_log_unseen(project: Project, cuda: Toolchain) -> None:
+    edit(source(project, "other.cu"), "x[0] = 1", "int unused; x[0] = 1")
+    report = QuietReporter()
+    make(project, cuda, report=report)
+    assert report.warnings == ["compilers warned 1 times; see `build/out/sm70/build.log`"]
+
+
 def test_a_link_error_names_the_library(project: Project, cuda: Toolchain) -> None:
     edit(project.target_file("sm70"), '"dl"]', '"no_such_library"]')
     with pytest.raises(BuildFailed) as caught:

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from patchctl.formats.ninjalog import SHOWN_LINES, Status, first_failure, read_status
+from patchctl.formats.ninjalog import (
+    SHOWN_LINES,
+    Status,
+    count_warnings,
+    first_failure,
+    read_status,
+)
 
 FAILED = """\
 [1/4] c++ csrc/h.cpp
@@ -89,3 +95,15 @@ def test_a_full_disk_is_told_apart() -> None:
 
 def test_a_log_without_failure_has_none() -> None:
     assert first_failure(["ninja: error: 'x.cu', needed by 'x.o', missing"]) is None
+
+
+def test_warnings_of_all_three_compilers_are_counted_and_nothing_else() -> None:
+    lines = [
+        'x.h:7: warning: "A" redefined',
+        'a.cu(3): warning #177-D: variable "x" was declared but never referenced',
+        "ptxas warning : Registers are spilled to local memory in function 'f'",
+        "[1/2] c++ warning.cpp",
+        "x.h:8: note: a warning: no",
+        "    7 | // warning: text",
+    ]
+    assert count_warnings(lines) == 3

@@ -122,7 +122,7 @@ def _kernel_command(target: Target, tools: Tools) -> str:
     command = f"{_words(nvcc)} -Xcudafe {path} -Xcicc {path} -MD -MF $out.d -c $in -o $out"
     log = "$out.ptxas.log"
     return (
-        f"if {command} >{log}.tmp 2>&1; then mv -f {log}.tmp {log}; "
+        f"if {command} >{log}.tmp 2>&1; then mv -f {log}.tmp {log}; grep -i warning {log} || :; "
         f"else code=$$?; cat {log}.tmp; rm -f {log}.tmp; exit $$code; fi "
         f"# {_literal(tools.kernel_key)}"
     )

@@ -16,6 +16,8 @@ _FAILED = re.compile(r"^FAILED: (?:\[code=(?P<code>\d+)\] )?(?P<outputs>.*?)\s*$
 _ERROR = re.compile(
     r"\berror\b|\bfatal\b|\bundefined reference\b|died due to signal", re.IGNORECASE
 )
+# g++ `x.h:1:2: warning: ...`, nvcc `x.cu(1): warning #1-D: ...`, ptxas `ptxas warning : ...`
+_WARNING = re.compile(r"(?:^ptxas |: )warning ?(?:#\S+)? ?:")
 _KILLED = re.compile(
     r"\bKilled\b|signal 9\b|out of memory|Cannot allocate memory|virtual memory exhausted",
     re.IGNORECASE,
@@ -36,6 +38,11 @@ def read_status(line: str) -> Status | None:
     """A status line, or None for anything else that ninja or a compiler said."""
     match = _STATUS.match(line)
     return Status(int(match["done"]), int(match["total"]), match["what"]) if match else None
+
+
+def count_warnings(lines: list[str]) -> int:
+    """How many warnings of compilers are in the log."""
+    return sum(1 for line in lines if _WARNING.search(line))
 
 
 @dataclass

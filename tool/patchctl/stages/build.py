@@ -21,7 +21,13 @@ from patchctl.formats.ninjafile import (
     ninja_text,
     ptxas_log_of,
 )
-from patchctl.formats.ninjalog import STATUS_FORMAT, Failure, first_failure, read_status
+from patchctl.formats.ninjalog import (
+    STATUS_FORMAT,
+    Failure,
+    count_warnings,
+    first_failure,
+    read_status,
+)
 from patchctl.formats.target import Target, read_target
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.hostcompiler import Host, preflight
@@ -218,6 +224,9 @@ def _run_ninja(
     if code != 0:
         raise _failure(first_failure(lines), lines, code, count, log)
     run([ninja, "-t", "cleandead"], cwd=folder, env=environment, check=False)
+    warnings = count_warnings(lines)
+    if warnings:
+        report.warn(f"compilers warned {warnings} times; see `{project.relative(log)}`")
     return compiled
 
 
