@@ -257,3 +257,19 @@ def test_command_reports_json(
     assert shown["python"] == str(python)
     assert funnel(main, ["-C", root, "uninstall", "--python", str(python)]) == 0
     assert "removed vllm_fa2_sm70 0.1.0" in capsys.readouterr().out
+
+
+def test_library_that_vllm_loaded_is_used_and_no_second_one(
+    libraries: Path, tmp_path: Path
+) -> None:
+    """Case 40: a second library of that name ends the process."""
+    theirs = tmp_path / "vllm" / "_vllm_fa2_C.abi3.so"
+    theirs.parent.mkdir()
+    theirs.write_bytes((libraries / "one.so").read_bytes())
+    ours = str(libraries / "two.so")
+    load = f"import torch; torch.ops.load_library({str(theirs)!r})\n"
+    code = load + "import vllm_fa2_sm70 as s; print(s.library)"
+    said = in_python(Path(sys.executable), code, VLLM_FA2_SM70_LIBRARY=ours)
+    assert said == f"Library(path={theirs!r}, reason='', adopted=True)"
+    both = [sys.executable, "-c", load + f"torch.ops.load_library({ours!r})"]
+    assert subprocess.run(both, capture_output=True, cwd="/").returncode < 0
