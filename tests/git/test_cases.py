@@ -85,7 +85,7 @@ REFUSED = [
     Refused("27", "series.missing", 2, ("`patches/series` line 2", "0009-absent.patch")),
     Refused("27", "series.twice", 2, ("`patches/series` line 2", "0001-one.patch", "line 1")),
     Refused("27", "series.escape", 2, ("`patches/series` line 1", "outside")),
-    Refused("27", "series.empty-patch", 4, ("0002-empty.patch", "empty", "`patches/series` line 1")),
+    Refused("27", "series.empty-patch", 4, ("0002-empty.patch", "empty", "series` line 1")),
     Refused("27", "series.header-only", 4, ("0003-only-header.patch", "no diff", "line 1")),
     Refused("27", "series.unlisted", 2, ("`patches/0001-one.patch` is not named",)),
 ]  # fmt: skip
