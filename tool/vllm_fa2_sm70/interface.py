@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vllm_fa2_sm70 import operators
 from vllm_fa2_sm70.routes import ENVIRONMENT, NO_WINDOW, Call, NoRoute, TensorInfo, take
-from vllm_fa2_sm70.support import VERSION, capability, fa_version_unsupported_reason
+from vllm_fa2_sm70.support import VERSION, fa_version_unsupported_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,7 +262,7 @@ def _window(window_size: Sequence[int] | None) -> tuple[int, int]:
 def _info(tensor: Tensor) -> TensorInfo:
     import torch
 
-    # torch.compile cannot trace an offset; the operator checks the address itself
+    # no traced graph can hold an offset; the operator checks the address itself
     offset = 0 if torch.compiler.is_compiling() else int(tensor.storage_offset())
     return TensorInfo(
         shape=tuple(tensor.shape),
@@ -292,9 +292,11 @@ def _describe(
         v=_info(v),
         out=None if out is None else _info(out),
         options=frozenset(name for name, value in optional.items() if value is not None),
-        capability=capability(q.device.index or 0) if on_cuda else None,
+        capability=torch.cuda.get_device_capability(q.device) if on_cuda else None,
         needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),
-        capturing=on_cuda and torch.cuda.is_current_stream_capturing(),
+        capturing=on_cuda
+        and not torch.compiler.is_compiling()
+        and torch.cuda.is_current_stream_capturing(),
         environment=tuple((n, os.environ[n]) for n in ENVIRONMENT if n in os.environ),
         unusable=operators.load().reason,
         **facts,

@@ -94,7 +94,8 @@ def _load() -> Library:
         _load_cuda_runtime()
         torch.ops.load_library(path)
     except Exception as error:
-        return Library(path, f"`{path}` does not load: {error}")
+        # torch says that it could not; the loader says why
+        return Library(path, f"`{path}` does not load: {error.__cause__ or error}")
     return Library(path, _misfit(f"`{path}`"))
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING
 
 from vllm_fa2_sm70 import operators
@@ -43,13 +42,5 @@ def _device_reason(device: torch.device | None) -> str:
     if device is not None and torch.device(device).type != "cuda":
         return f"`{device}` is not a CUDA device"
     index = None if device is None else torch.device(device).index
-    found = capability(torch.cuda.current_device() if index is None else index)
+    found = torch.cuda.get_device_capability(index)
     return capability_reason(found, allow_ptx=os.environ.get(PTX_VARIABLE) == "1")
-
-
-@cache
-def capability(index: int) -> tuple[int, int]:
-    """The compute capability of a CUDA device."""
-    import torch
-
-    return torch.cuda.get_device_capability(index)
