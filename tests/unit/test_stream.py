@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 
 from patchctl.errors import ToolMissing
 from patchctl.system import process
-from patchctl.system.process import stream
+from patchctl.system.process import stream, wait_for_others
+from patchctl.system.report import QuietReporter
 
 
 def wait_until_gone(pid: int) -> None:
@@ -68,3 +71,35 @@ def test_an_exception_ends_the_child_and_its_children_in_groups_of_their_own(
         wait_until_gone(pid)
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+def test_the_child_ends_when_we_are_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    code = (
+        "import sys\n"
+        "from patchctl.system.process import stream\n"
+        f"stream(['sh', '-c', 'echo $$ >{mark}.t; mv {mark}.t {mark}; exec sleep 60'], print)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    while not mark.exists():
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    wait_until_gone(int(mark.read_text()))
+
+
+def test_a_program_left_in_a_folder_is_waited_for_and_elsewhere_it_is_not(tmp_path: Path) -> None:
+    class Said(QuietReporter):
+        def info(self, text: str) -> None:
+            self.warnings.append(text)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    report = Said()
+    with subprocess.Popen(["sleep", "0.3"], cwd=tmp_path) as child:
+        wait_for_others("sleep", other, report)
+        assert report.warnings == []
+        threading.Thread(target=child.wait).start()
+        wait_for_others("sleep", tmp_path, report)
+    assert report.warnings == [f"waiting for sleep (process {child.pid}) that a killed run left"]

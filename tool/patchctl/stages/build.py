@@ -35,7 +35,7 @@ from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.files import sha256_bytes, sha256_of, write_file, write_if_changed
 from patchctl.system.machine import MIB, available_memory, cores, parallel_jobs
-from patchctl.system.process import run, stream
+from patchctl.system.process import run, stream, wait_for_others
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter
@@ -195,6 +195,7 @@ def _run_ninja(
     """Bring everything up to date; returns how many objects were compiled."""
     folder = project.objects(target.name)
     (folder / LINK_FOLDER).mkdir(exist_ok=True)
+    wait_for_others("ninja", folder, report)
     environment = {**compiler_environment(), "NINJA_STATUS": STATUS_FORMAT}
     plan = run([ninja, "-n"], cwd=folder, env=environment, check=False)
     steps = [status for line in plan.out.splitlines() if (status := read_status(line))]

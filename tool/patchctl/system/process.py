@@ -8,13 +8,16 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import PatchctlError, ToolMissing
+from patchctl.system.report import Reporter
 
 TAIL_LINES = 15
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 GRACE = 5.0
 """Seconds that an interrupted program has to clean up after itself."""
 
@@ -118,7 +121,8 @@ def stream(
     """Run a program, handing over each line of its output (both streams) as it comes.
 
     Returns the exit code (negative: killed by that signal). The program gets a session of its
-    own, so that Ctrl-C is ours to pass on: whatever ends this call, no child of it stays.
+    own, so that Ctrl-C is ours to pass on: whatever ends this call, no child of it stays. Even
+    when we are killed outright, it is asked to stop.
 
     Raises:
         ToolMissing: there is no such program, or it may not be executed.
@@ -133,6 +137,7 @@ def stream(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_end_with_parent(),
         )
     except (FileNotFoundError, PermissionError) as error:
         if cwd is not None and not cwd.is_dir():
@@ -147,6 +152,37 @@ def stream(
         child.stdout.close()
         if child.poll() is None:
             _end(child)
+
+
+def _end_with_parent() -> Callable[[], object]:
+    """For the child, before it becomes the program: a SIGTERM when its parent dies."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def wait_for_others(program: str, folder: Path, report: Reporter) -> None:
+    """Wait until no `program` runs in `folder`: one that a killed run left is still tidying up."""
+    said = False
+    while pids := [pid for pid in _processes() if _is_running(pid, program, folder)]:
+        if not said:
+            report.info(f"waiting for {program} (process {pids[0]}) that a killed run left")
+            said = True
+        time.sleep(0.05)
+
+
+def _is_running(pid: int, program: str, folder: Path) -> bool:
+    process = Path("/proc") / str(pid)
+    try:
+        name = (process / "comm").read_text().strip()
+        return name == program and (process / "cwd").readlink() == folder.resolve()
+    except OSError:  # gone, or somebody else's
+        return False
+
+
+def _processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -165,12 +201,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _session(leader: int) -> list[int]:
     """The processes of a session; its members may have made process groups of their own."""
     members = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for pid in _processes():
         try:
-            # after the name, which may hold anything: state, parent, group, session
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            stat = (Path("/proc") / str(pid) / "stat").read_text(errors="replace")
         except OSError:
             continue
-        if int(fields[3]) == leader:
-            members.append(int(folder.name))
+        # after the name, which may hold anything: state, parent, group, session
+        if int(stat.rpartition(")")[2].split()[3]) == leader:
+            members.append(pid)
     return members
