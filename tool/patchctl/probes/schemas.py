@@ -99,4 +99,5 @@ def main() -> None:
     say({"torch": str(torch.__version__), "operators": operators})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -119,13 +119,14 @@ def _registered(name: str, data: dict[str, Any]) -> Registered:
     schema = Schema(
         base,
         overload,
-        tuple(_argument(a, known) for a in data["arguments"]),
-        tuple(_argument(a, known) for a in data["returns"]),
+        tuple(argument_of(a, known) for a in data["arguments"]),
+        tuple(argument_of(a, known) for a in data["returns"]),
     )
     return Registered(schema, tuple(data["dispatch"]), data["compatible"])
 
 
-def _argument(data: dict[str, Any], known: dict[str, str]) -> Argument:
+def argument_of(data: dict[str, Any], known: dict[str, str]) -> Argument:
+    """An argument as the probe describes it; `known` carries alias names through a schema."""
     # torch labels aliases `alias::a`; after is empty or repeats before unless it is written out
     before = [n.rpartition("::")[2] for n in data["before"]]
     after = [n.rpartition("::")[2] for n in data["after"]]
