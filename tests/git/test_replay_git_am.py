@@ -219,7 +219,7 @@ DIFF += b"-one\n+ONE\n two\n"
         HEADER + b"Content-Type: text/plain; charset=ISO-8859-1\n\n\xe9t\xe9\n" + DIFF,
         HEADER + b"Content-Type: text/plain; charset=UTF-8\n\nCaf\xc3\xa9\n" + DIFF,
         HEADER + b"\nno charset: \xe9\n" + DIFF,
-        HEADER.replace(b": A", b": =?utf-8?q?J=C3=B6rg?= =?utf-8?q?_M=C3=BCller?=") + b"\nx\n" + DIFF,
+        HEADER.replace(b": A", b": =?utf-8?q?J=C3=B6rg?= =?utf-8?q?_M=C3=BC?=") + b"\nx\n" + DIFF,
         HEADER.replace(b"[PATCH] x", b"Re: [PATCH v2 1/2] [x] y\n  folded") + b"\nx\n" + DIFF,
         HEADER.replace(b"From: A <a@b.org>", b"From: a@b.org (A Name)") + b"\nx\n" + DIFF,
         HEADER.replace(b"From: A <a@b.org>", b"From: a@b.org") + b"\nx\n" + DIFF,

@@ -175,6 +175,7 @@ class Worktree:
 
         A later run must find one journal at most, so this comes before the next update.
         """
+        shutil.rmtree(self._staging, ignore_errors=True)
         self._prune({*self.manifest.files, *survey.current}, survey.folders, target)
         if survey.needs_settling or self.manifest.tree != tree:
             files = {n: state_of(e, survey.stats[n]) for n, e in survey.current.items()}
@@ -192,7 +193,6 @@ class Worktree:
         read: Callable[[str], bytes],
     ) -> dict[bytes, Path]:
         """Write new content beside the folder; a change of mode alone needs none."""
-        shutil.rmtree(self._staging, ignore_errors=True)
         staged: dict[bytes, Path] = {}
         for number, (name, entry) in enumerate(changed.items()):
             if entry is None or _only_mode_differs(current.get(name), entry):
@@ -203,7 +203,8 @@ class Worktree:
                 self._staging.mkdir(parents=True, exist_ok=True)
                 path.symlink_to(os.fsdecode(data))
             else:
-                write_file(path, data, mode=_permissions(entry.mode))
+                # unsynced: after a power cut a lost file shows as edited, and --discard repairs
+                write_file(path, data, mode=_permissions(entry.mode), sync=False)
             staged[name] = path
         return staged
 
