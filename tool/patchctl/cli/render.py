@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from patchctl.formats.findings import Finding, Severity, worst_first
+from patchctl.formats.findings import Finding, Severity, totals, worst_first
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -37,10 +37,3 @@ def findings_text(findings: Sequence[Finding]) -> str:
             lines.append(f"  hint: {finding.hint}")
     lines.append(totals(findings))
     return "\n".join(lines)
-
-
-def totals(findings: Sequence[Finding]) -> str:
-    """``2 errors, 1 warning``, or ``no findings``."""
-    counts = {s: sum(f.severity is s for f in findings) for s in Severity}
-    said = [f"{n} {s}{'' if n == 1 else 's'}" for s, n in counts.items() if n]
-    return ", ".join(said) or "no findings"

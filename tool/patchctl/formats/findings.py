@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -45,3 +46,14 @@ def worst_first(findings: list[Finding]) -> list[Finding]:
 def has_errors(findings: list[Finding]) -> bool:
     """Whether the gate says no."""
     return any(f.severity is Severity.ERROR for f in findings)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def totals(findings: Sequence[Finding]) -> str:
+    """``2 errors, 1 warning``, or ``no findings``."""
+    counts = {s: sum(f.severity is s for f in findings) for s in Severity}
+    return ", ".join(counted(n, s) for s, n in counts.items() if n) or "no findings"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from patchctl.errors import GateFailed, PatchctlError
-from patchctl.formats.findings import Finding, has_errors
+from patchctl.errors import PatchctlError
+from patchctl.formats.findings import Finding, counted, has_errors, totals
 from patchctl.system.process import run
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -154,27 +154,24 @@ class _Job:
         from patchctl.stages.replay import replay
 
         done = replay(self.project, self.report, through=through, offline=self.offline)
-        plural = "" if len(done.patches) == 1 else "es"
-        return f"{len(done.patches)} patch{plural}, tree {done.tree[:12]}, head {done.head[:12]}"
+        patches = counted(len(done.patches), "patch", "patches")
+        return f"{patches}, tree {done.tree[:12]}, head {done.head[:12]}"
 
     def build(self) -> str:
         from patchctl.stages.build import build
 
         done = build(self.project, self.target, self.tools, self.report, jobs=self.jobs)
-        return f"{done.compiled} objects, sha256 {done.sha256[:12]}"
+        return f"{counted(done.compiled, 'object')} compiled, sha256 {done.sha256[:12]}"
 
     def verify(self) -> str:
-        from patchctl.stages.verify import verify
+        from patchctl.stages.verify import gate_error, verify
 
         done = verify(self.project, self.target, self.tools, self.report)
         self.findings += done.findings
         if has_errors(done.findings):
-            errors = [f for f in done.findings if f.severity == "error"]
-            raise GateFailed(
-                f"{len(errors)} finding{'' if len(errors) == 1 else 's'}: {errors[0].message}",
-                hint="patchctl verify -v",
-            )
-        return f"{len(done.resources)} kernels, {len(done.findings)} findings"
+            raise gate_error(done)
+        kernels = sum(row.measured.is_kernel for row in done.resources)
+        return f"{counted(kernels, 'kernel')}, {totals(done.findings)}"
 
     def prefix(self, name: str) -> str:
         """What the series gives up to and including patch `name`."""

@@ -57,7 +57,8 @@ def pipeline_state(
         why = _why(record, inputs) + (more(record) if record else [])
         before = states[-1] if states else None
         if before is not None and not before.current:
-            why.insert(0, f"waits for {before.stage}")
+            # what it would say of itself is about inputs that will change
+            why = [f"waits for {before.stage}"]
         result = record.outputs.get(output, "") if record else ""
         states.append(StageState(stage, not why, tuple(why), result, f"patchctl {stage}"))
 
@@ -97,7 +98,9 @@ def _edits(project: Project) -> list[str]:
     worktree = Worktree(project.source, project.records)
     target = {name: state.entry for name, state in worktree.manifest.files.items()}
     edits = worktree.survey(target).edits
-    return [f"{edit.kind}: {project.relative(project.source)}/{display(edit.path)}" for edit in edits]
+    return [
+        f"{edit.kind}: {project.relative(project.source)}/{display(edit.path)}" for edit in edits
+    ]
 
 
 def _library(project: Project, library: Path, recorded: str) -> list[str]:
