@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,11 @@ Built = tuple[Project, Target]
 MakeEnvironment = Callable[..., Path]
 CASES = Path(__file__).parents[1] / "data" / "cases"
 QUIET = QuietReporter()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATCHCTL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def packages(python: Path) -> Path:
@@ -60,6 +66,30 @@ def test_wheel_has_the_same_bytes_every_time(built: Built) -> None:
     first.unlink()
     assert build_wheel(project, target, verified_library(project, target)).read_bytes() == content
     assert first.name.startswith("vllm_fa2_sm70-0.1.0-cp310-abi3-manylinux_2_")
+
+
+def test_wheel_carries_the_notices_of_upstream(built: Built) -> None:
+    project, target = built
+    project.source.mkdir(parents=True)
+    (project.source / "LICENSE").write_text("BSD\n")
+    wheel = build_wheel(project, target, verified_library(project, target))
+    with zipfile.ZipFile(wheel) as archive:
+        name = "vllm_fa2_sm70-0.1.0.dist-info/licenses/flash-attn/LICENSE"
+        assert archive.read(name) == b"BSD\n"
+
+
+def test_pip_that_refuses_leaves_everything(
+    built: Built, make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = make_environment(pip=True)
+    before = tree(packages(python))
+    monkeypatch.setattr(
+        stage, "build_wheel", lambda project, target, library: project.root / "damaged-1-py3-x.whl"
+    )
+    with pytest.raises(GateFailed, match="pip of") as caught:
+        install(*built, QUIET, python=python)
+    assert "damaged" in "".join(caught.value.details)
+    assert tree(packages(python)) == before
 
 
 def test_install_with_pip_and_uninstall(built: Built, make_environment: MakeEnvironment) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from patchctl.cli.app import funnel
 from patchctl.cli.main import main
-from patchctl.errors import GateFailed, LocalChanges, UsageError
+from patchctl.errors import GateFailed, LocalChanges, Unavailable, UsageError
 from patchctl.formats.target import Target
 from patchctl.stages.interpreter import inspect
 from patchctl.stages.overlay import install_overlay, uninstall_overlay
@@ -32,6 +32,11 @@ CASES = Path(__file__).parents[1] / "data" / "cases"
 QUIET = QuietReporter()
 OURS = "_vllm_fa2_C.abi3.so"
 EXPLODES = "raise ImportError('imported')\n"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATCHCTL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def packages(python: Path) -> Path:
@@ -115,6 +120,19 @@ def test_replaced_library_is_refused_with_what_to_do(built: Built, vllm: Path) -
             action(*built, QUIET, python=vllm, package="vllm")
         assert "--force" in caught.value.hint
     assert library_in(vllm).read_bytes() == b"a new vLLM"
+
+
+def test_immutable_library_is_refused_before_the_first_write(built: Built, vllm: Path) -> None:
+    before = snapshot(packages(vllm))
+    marked = subprocess.run(["chattr", "+i", library_in(vllm)], capture_output=True)
+    if marked.returncode != 0:
+        pytest.skip(f"chattr: {marked.stderr.decode().strip()}")
+    try:
+        with pytest.raises(Unavailable, match="it is marked immutable"):
+            install_overlay(*built, QUIET, python=vllm, package="vllm")
+    finally:
+        subprocess.run(["chattr", "-i", library_in(vllm)], check=True)
+    assert snapshot(packages(vllm)) == before
 
 
 def test_uninstall_without_overlay_is_refused(built: Built, vllm: Path) -> None:
@@ -225,11 +243,11 @@ def test_editable_package_is_refused(built: Built, editable: Path, tmp_path: Pat
 
 def test_checkout_is_changed_when_asked(built: Built, editable: Path, tmp_path: Path) -> None:
     before = snapshot(tmp_path / "44")
-    where = {"python": editable, "package": "demo_vllm.flash", "into_checkout": True}
-    done = install_overlay(*built, QUIET, **where)  # type: ignore[arg-type]
+    package = "demo_vllm.flash"
+    done = install_overlay(*built, QUIET, python=editable, package=package, into_checkout=True)
     assert done.library == tmp_path / "44" / "checkout" / "demo_vllm" / "flash" / OURS
     assert done.checkout
-    uninstall_overlay(*built, QUIET, **where)  # type: ignore[arg-type]
+    uninstall_overlay(*built, QUIET, python=editable, package=package)
     assert snapshot(tmp_path / "44") == before
 
 

@@ -13,6 +13,7 @@ from vllm_fa2_sm70.support import VERSION, fa_version_unsupported_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch import device as Device
 
 
 def flash_attn_varlen_func(
@@ -273,6 +274,20 @@ def _info(tensor: Tensor) -> TensorInfo:
     )
 
 
+_capabilities: dict[int | None, tuple[int, int]] = {}
+
+
+def _capability(device: Device) -> tuple[int, int]:
+    """A CUDA device's compute capability, asked once: that takes longer than choosing."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return torch.cuda.get_device_capability(device)
+    if device.index not in _capabilities:
+        _capabilities[device.index] = torch.cuda.get_device_capability(device)
+    return _capabilities[device.index]
+
+
 def _describe(
     operator: str,
     q: Tensor,
@@ -292,7 +307,7 @@ def _describe(
         v=_info(v),
         out=None if out is None else _info(out),
         options=frozenset(name for name, value in optional.items() if value is not None),
-        capability=torch.cuda.get_device_capability(q.device) if on_cuda else None,
+        capability=_capability(q.device) if on_cuda else None,
         needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),
         capturing=on_cuda
         and not torch.compiler.is_compiling()

@@ -28,9 +28,6 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
             help="The library inside PACKAGE (vllm, or PACKAGE.SUBPACKAGE) instead of a wheel.",
         ),
         click.option(
-            "--into-checkout", is_flag=True, help="Allow PACKAGE to be an editable install."
-        ),
-        click.option(
             "--force", is_flag=True, help="Go on where installed files were changed by others."
         ),
     )
@@ -41,6 +38,7 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command
 @_where
+@click.option("--into-checkout", is_flag=True, help="Allow PACKAGE to be an editable install.")
 def install(
     app: App, python: str | None, overlay: str | None, into_checkout: bool, force: bool
 ) -> None:
@@ -54,11 +52,12 @@ def install(
     """
     from patchctl.stages.build import load_target
     from patchctl.stages.interpreter import locate_python
-    from patchctl.system.project import exclusive
+    from patchctl.system.project import environment_lock, exclusive
 
     interpreter = locate_python(python)
     target = load_target(app.project, app.target)
-    with exclusive(app.project.out, app.report):
+    lock = environment_lock(interpreter)
+    with exclusive(app.project.out, app.report), exclusive(lock, app.report):
         if overlay is None:
             from patchctl.stages.install import install as run_install
 
@@ -96,17 +95,16 @@ def install(
 
 @command
 @_where
-def uninstall(
-    app: App, python: str | None, overlay: str | None, into_checkout: bool, force: bool
-) -> None:
+def uninstall(app: App, python: str | None, overlay: str | None, force: bool) -> None:
     """Take the library out of an environment and put back what it replaced."""
     from patchctl.stages.build import load_target
     from patchctl.stages.interpreter import locate_python
-    from patchctl.system.project import exclusive
+    from patchctl.system.project import environment_lock, exclusive
 
     interpreter = locate_python(python)
     target = load_target(app.project, app.target)
-    with exclusive(app.project.out, app.report):
+    lock = environment_lock(interpreter)
+    with exclusive(app.project.out, app.report), exclusive(lock, app.report):
         if overlay is None:
             from patchctl.stages.install import uninstall as run_uninstall
 
@@ -126,7 +124,6 @@ def uninstall(
             app.report,
             python=interpreter,
             package=overlay,
-            into_checkout=into_checkout,
             force=force,
         )
     text = [f"{back.folder} is as it was: {', '.join(back.restored) or 'no library'} restored"]

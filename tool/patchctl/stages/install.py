@@ -27,7 +27,7 @@ from patchctl.stages.interpreter import (
 )
 from patchctl.stages.verify import verify_inputs
 from patchctl.system.files import sha256_bytes, write_if_changed
-from patchctl.system.process import ProcessFailed, run
+from patchctl.system.process import TAIL_LINES, ProcessFailed, stream
 from patchctl.system.project import Project
 from patchctl.system.records import load_record
 from patchctl.system.report import Reporter
@@ -127,6 +127,11 @@ def build_wheel(project: Project, target: Target, library: Library) -> Path:
         requires=(f"torch>={target.abi.torch}",),
         description=f"{target.filename}: sha256 {library.sha256}",
     )
+    # the kernels are built from upstream's files, whose licence asks for its notice
+    for notice in ("LICENSE", "AUTHORS"):
+        path = project.source / notice
+        if path.is_file():
+            files[f"{name.dist_info}/licenses/flash-attn/{notice}"] = path.read_bytes()
     path = project.objects(target.name) / "wheel" / name.filename
     write_if_changed(path, wheel_bytes(name, metadata, files))
     return path
@@ -210,12 +215,14 @@ def _unpack(interpreter: Interpreter, wheel: Path) -> None:
     pip = [str(interpreter.python), "-m", "pip", "--isolated", "--disable-pip-version-check"]
     options = ["--no-input", "--no-deps", "--no-index", "--force-reinstall"]
     environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
-    try:
-        run([*pip, "install", *options, wheel], env=environment, cwd=wheel.parent)
-    except ProcessFailed as error:
+    said: list[str] = []
+    # streamed: a pip that outlived a killed patchctl would write into what the next run repairs
+    argv = [*pip, "install", *options, str(wheel)]
+    if stream(argv, said.append, env=environment, cwd=wheel.parent) != 0:
         raise GateFailed(
-            f"pip of `{interpreter.python}` refuses `{wheel.name}`", details=error.details
-        ) from error
+            f"pip of `{interpreter.python}` refuses `{wheel.name}`",
+            details=tuple(said[-TAIL_LINES:]),
+        )
 
 
 def _prove(interpreter: Interpreter, library: Library, torch: Torch) -> str:

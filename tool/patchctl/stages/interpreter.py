@@ -8,13 +8,14 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from patchctl.errors import ToolMissing, Unavailable, UsageError
 from patchctl.formats.target import Target
-from patchctl.system.files import TEMP_PREFIX, write_file
+from patchctl.system.files import TEMP_PREFIX, is_immutable, write_file
 from patchctl.system.process import ProcessFailed, run
 
 PROBES = Path(__file__).parents[1] / "probes"
@@ -196,8 +197,8 @@ def require_torch(torch: Torch, target: Target, python: Path) -> None:
         )
 
 
-def require_writable(folder: Path) -> None:
-    """Prove that files in `folder` can be made and removed.
+def require_writable(folder: Path, files: Sequence[Path] = ()) -> None:
+    """Prove that files in `folder` can be made and removed, and that `files` can be replaced.
 
     Raises:
         Unavailable: they cannot.
@@ -211,3 +212,8 @@ def require_writable(folder: Path) -> None:
             f"cannot write in `{folder}`: {error.strerror}",
             hint="use an interpreter whose packages you own, a virtual environment for example",
         ) from error
+    for path in files:
+        if is_immutable(path):
+            raise Unavailable(
+                f"cannot replace `{path}`: it is marked immutable", hint=f"chattr -i {path}"
+            )

@@ -83,14 +83,15 @@ def install_overlay(
     require_fit(interpreter, target, library.glibc)
     place = find_place(interpreter, package, into_checkout=into_checkout)
     overlay = OverlayFolder(place.package, place.folder, place.beside, target.library)
-    require_writable(place.folder)
+    require_writable(place.folder, overlay.present())
     require_writable(place.beside)
     torch = ask_torch(interpreter)
     if torch.error:
         raise UsageError(f"`{python}` cannot import torch: {torch.error}")
     require_torch(torch, target, python)
     overlay.repair(report)
-    overlay.begin(target.filename, library.sha256, force=force)
+    if overlay.begin(target.filename, library.sha256, force=force):
+        report.warn(f"what the earlier overlay had replaced is kept in `{overlay.kept}`")
     try:
         overlay.put(library.data)
         _prove(python, overlay.folder / target.filename, torch, report)
@@ -117,7 +118,6 @@ def uninstall_overlay(
     *,
     python: Path,
     package: str,
-    into_checkout: bool = False,
     force: bool = False,
 ) -> Restored:
     """Put back what the overlay in `package` replaced: the same files, as they were.
@@ -131,9 +131,9 @@ def uninstall_overlay(
         Unavailable: a folder or file cannot be written.
     """
     interpreter = inspect(python)
-    place = find_place(interpreter, package, into_checkout=into_checkout)
+    place = find_place(interpreter, package, into_checkout=True)
     overlay = OverlayFolder(place.package, place.folder, place.beside, target.library)
-    require_writable(place.folder)
+    require_writable(place.folder, overlay.present())
     require_writable(place.beside)
     overlay.repair(report)
     manifest = overlay.load()

@@ -67,18 +67,21 @@ class OverlayFolder:
             report.warn(f"removing the overlay in `{self.folder}` was not finished; it is now")
             self._restore(manifest)
 
-    def begin(self, name: str, sha256: str, *, force: bool) -> None:
+    def begin(self, name: str, sha256: str, *, force: bool) -> tuple[Path, ...]:
         """Keep what will be replaced, and write down what is going to happen.
+
+        Returns the copies that were kept of an earlier overlay's originals, if it was given up.
 
         Raises:
             LocalChanges: our library was replaced by another file, and `force` is false.
         """
         earlier = self.load()
-        present = self._present()
+        present = self.present()
+        kept: tuple[Path, ...] = ()
         if earlier is not None and not self._is_ours(earlier):
             if not force:
                 raise self._not_ours(earlier)
-            self._keep(self._originals_of(earlier))
+            kept = self._keep(self._originals_of(earlier))
             shutil.rmtree(self.state)
             earlier = None
         if earlier is None:
@@ -109,6 +112,7 @@ class OverlayFolder:
                 previous=earlier.library if earlier else None,
             )
         )
+        return kept
 
     def put(self, data: bytes) -> None:
         """Rename the library into place and take the other names away."""
@@ -118,7 +122,7 @@ class OverlayFolder:
             handle.write(data)
             if (wanted.uid, wanted.gid) != (os.geteuid(), os.getegid()):
                 os.fchown(handle.fileno(), wanted.uid, wanted.gid)
-        for path in self._present():
+        for path in self.present():
             if path.name != wanted.name:
                 path.unlink()
         sync_folder(self.folder)
@@ -169,7 +173,7 @@ class OverlayFolder:
         if not self._is_ours(manifest):
             if not force:
                 raise self._not_ours(manifest)
-            kept = self._keep(self._present())
+            kept = self._keep(self.present())
         self._save(msgspec.structs.replace(manifest, state=State.REMOVING))
         self._restore(manifest)
         return kept
@@ -186,7 +190,7 @@ class OverlayFolder:
             if os.path.lexists(target) and os.path.samestat(held.lstat(), target.lstat()):
                 continue
             held.rename(target)
-        for path in self._present():
+        for path in self.present():
             if path.name not in names:
                 path.unlink()
         sync_folder(self.folder)
@@ -195,12 +199,12 @@ class OverlayFolder:
 
     def _is_ours(self, manifest: Manifest) -> bool:
         """Whether our library, and nothing else of its name, is in place."""
-        present = self._present()
+        present = self.present()
         expected = self.folder / manifest.library.name
         return present == [expected] and sha256_of(expected) == manifest.library.sha256
 
     def _not_ours(self, manifest: Manifest) -> LocalChanges:
-        found = [f"{path.name}: sha256 {sha256_of(path)}" for path in self._present()]
+        found = [f"{path.name}: sha256 {sha256_of(path)}" for path in self.present()]
         return LocalChanges(
             f"`{self.folder / manifest.library.name}` is no longer the library that patchctl put "
             "there: pip or somebody else replaced it",
@@ -214,7 +218,8 @@ class OverlayFolder:
             data={"manifest": str(self.manifest_path)},
         )
 
-    def _present(self) -> list[Path]:
+    def present(self) -> list[Path]:
+        """The files there that Python could take for the library."""
         return sorted(self.folder.glob(self.pattern))
 
     def _originals_of(self, manifest: Manifest) -> list[Path]:

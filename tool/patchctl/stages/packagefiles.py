@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from patchctl.errors import LocalChanges
-from patchctl.system.files import write_file
+from patchctl.system.files import sweep, write_file
 from patchctl.system.report import Reporter
 
 PACKAGE = "vllm_fa2_sm70"
@@ -57,6 +57,7 @@ def replacing(packages: Path, report: Reporter, *, force: bool) -> Iterator[str]
 
 def recover(packages: Path, report: Reporter) -> None:
     """Undo what a killed or failed run left half done."""
+    sweep(packages)
     folder = packages / JOURNAL_FOLDER
     journal = folder / "journal.json"
     if journal.is_file():

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +16,9 @@ from typing import BinaryIO
 
 TEMP_PREFIX = ".patchctl-tmp-"
 """Every temporary file starts with this, so that leftovers of a killed run can be swept."""
+
+_GET_FLAGS = 0x80086601  # FS_IOC_GETFLAGS of linux/fs.h
+_PROTECTED = 0x10 | 0x20  # FS_IMMUTABLE_FL, FS_APPEND_FL
 
 
 class AtomicFile:
@@ -107,3 +112,18 @@ def sha256_of(path: Path) -> str:
 def sha256_bytes(data: bytes) -> str:
     """The hex sha256 of `data`."""
     return hashlib.sha256(data).hexdigest()
+
+
+def is_immutable(path: Path) -> bool:
+    """Whether the file is marked so that nobody, root included, can replace it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        flags = fcntl.ioctl(fd, _GET_FLAGS, bytes(8))
+    except OSError:  # a file system without such marks
+        return False
+    finally:
+        os.close(fd)
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _PROTECTED)

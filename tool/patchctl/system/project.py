@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -119,6 +120,13 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("patchctl")
+
+
+def environment_lock(python: Path) -> Path:
+    """The folder whose lock lets one patchctl at a time change what `python` imports, whichever
+    project it runs in."""
+    name = hashlib.sha256(os.fsencode(python)).hexdigest()[:16]
+    return cache_folder() / "environments" / name
 
 
 @contextmanager
