@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from patchctl.errors import BuildFailed, ToolMissing, Unavailable, UsageError
+from patchctl.stages import build as stage
 from patchctl.stages import hostcompiler
 from patchctl.stages.build import BuildResult, build, build_inputs, load_target
 from patchctl.stages.toolchain import Toolchain
@@ -246,6 +247,18 @@ def test_a_full_disk_is_no_build_failure(
     with pytest.raises(Unavailable) as caught:
         make(project, cuda)
     assert caught.value.exit_code == 8
+
+
+def test_a_compiler_that_fails_without_a_word_on_a_full_disk_is_no_build_failure(
+    project: Project, cuda: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_compiler(tmp_path, monkeypatch, "exit 1")
+    with pytest.raises(BuildFailed):
+        make(project, cuda)
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(stage.shutil, "disk_usage", lambda path: full)
+    with pytest.raises(Unavailable, match="no space left on the disk"):
+        make(project, cuda)
 
 
 def test_ctrl_c_leaves_no_compiler_and_no_half_library(

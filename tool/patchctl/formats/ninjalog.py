@@ -64,6 +64,11 @@ class Failure:
         """Whether there was no space."""
         return any(_FULL.search(line) for line in self.text)
 
+    @property
+    def says_why(self) -> bool:
+        """Whether there is an error message in it."""
+        return any(_ERROR.search(line) for line in self.text)
+
     def shown(self) -> tuple[str, ...]:
         """The lines to show: from the first error on, else the last ones."""
         start = next((i for i, line in enumerate(self.text) if _ERROR.search(line)), None)

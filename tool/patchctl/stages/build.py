@@ -40,6 +40,9 @@ from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter
 
+LOW_SPACE = 16 * MIB
+"""Bytes of free disk below which a command that failed without an error message ran out of it."""
+
 
 @dataclass(frozen=True)
 class BuildResult:
@@ -244,7 +247,9 @@ def _failure(
     what = f"linking `{unit}`" if failure.output.startswith(LINK_FOLDER) else f"compiling `{unit}`"
     details = (*failure.shown(), where)
     data: dict[str, object] = {"unit": unit, "code": failure.code, "log": str(log)}
-    if failure.disk_full:
+    # on a full disk what the compiler said may not have reached its log
+    mute = not failure.says_why and shutil.disk_usage(log.parent).free < LOW_SPACE
+    if failure.disk_full or mute:
         return Unavailable(
             f"{what} failed{how}: no space left on the disk",
             details=details,
