@@ -284,3 +284,17 @@ def test_shared_memory_that_no_budget_declares_is_a_finding() -> None:
     assert text.startswith("error: its code uses shared memory and its budget has none")
     declared = Resources(kernels=(Budget(**{**as_dict(BUDGET), "static_shared": 0}),))
     assert drift(hidden, declared) == []
+
+
+def test_an_interleaved_log_says_so() -> None:
+    log = parse_ptxas((CASES / "34" / "interleaved-sm70.log").read_text())
+    names = {f.name: f.name for f in log.functions}
+    found = measure(Library(()), {"x.log": log}, names, "sm_70").findings
+    assert ("x.log", Severity.NOTE) in {(f.subject, f.severity) for f in found}
+
+
+def test_a_damaged_log_is_an_error() -> None:
+    log = parse_ptxas("ptxas info    : Used 8 regptxas info    : 0 bytes gmem\n")
+    (finding,) = measure(Library(()), {"x.log": log}, {}, "sm_70").findings
+    assert (finding.subject, finding.severity) == ("x.log", Severity.ERROR)
+    assert "run into each other" in finding.message

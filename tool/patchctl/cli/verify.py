@@ -52,6 +52,8 @@ def verify(
     --update renews build/TARGET.resources.toml, except while a hard limit is broken. The
     schemas are a contract and are edited by hand.
     """
+    if update and library is not None:
+        raise click.UsageError("--update locks the project's own build, not --library")
     if logs and library is None:
         raise click.UsageError("--log goes with --library")
     from patchctl.stages.build import load_target

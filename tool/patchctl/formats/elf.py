@@ -21,7 +21,8 @@ def elf_problem(data: bytes, machine: str) -> str:
     """Why loading `data` would crash or fail, or "" when headers and bounds are sound.
 
     An interrupted link or copy leaves a file whose segments end outside of it; loading that
-    kills the process with SIGBUS. `machine` is a key of `MACHINES`.
+    kills the process with SIGBUS. `machine` is the one
+    that would load it; one that `MACHINES` lacks is not compared.
     """
     if not data:
         return "the file is empty"
@@ -34,7 +35,7 @@ def elf_problem(data: bytes, machine: str) -> str:
     )
     if ident[4:6] != b"\x02\x01":
         return "not a 64-bit little-endian ELF file"
-    if number != MACHINES[machine]:
+    if number != MACHINES.get(machine, number):
         name = next((n for n, value in MACHINES.items() if value == number), f"machine {number}")
         return f"made for {name}, this is {machine}"
     if kind != _SHARED_OBJECT:

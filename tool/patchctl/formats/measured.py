@@ -71,6 +71,9 @@ def measure(
             result.findings.append(
                 Finding(GATE, log_name, "lines of several compilers run into each other")
             )
+        elif log.interleaved:
+            text = "several compilers wrote at once: registers are the library's alone"
+            result.findings.append(Finding(GATE, log_name, text, Severity.NOTE))
         result.findings += _message_findings(log_name, log, keys)
         for report in log.functions:
             # an unknown architecture counts against this one

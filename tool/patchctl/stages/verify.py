@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +36,7 @@ SHIM_HEADERS = (
 """Torch's promises, below ``include/torch``; the other shims belong to its own compiler."""
 
 LOG_SUFFIX = ".ptxas.log"
+_VERSION = re.compile(r"^__version__\b[^=]*= *'(?P<version>[^']*)'", re.MULTILINE)
 
 
 @dataclass
@@ -108,7 +109,7 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
         "library": sha256_of(library) if library.is_file() else "",
         "ptxas logs": sha256_bytes(logs.encode()),
         "architectures": f"{target.arch} {target.ptx}",
-        "torch": metadata.version("torch"),
+        "torch": _torch_version(),
         "oldest torch": target.abi.torch,
         "patches": " ".join(applied_patches(project) or ("all",)),
     }
@@ -119,6 +120,18 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
     ):
         inputs[name] = sha256_of(path) if path.is_file() else ""
     return inputs
+
+
+def _torch_folder() -> Path | None:
+    """Where torch is installed, found without importing it."""
+    spec = find_spec("torch")
+    return Path(next(iter(spec.submodule_search_locations or ()))) if spec else None
+
+
+def _torch_version() -> str:
+    folder = _torch_folder()
+    match = _VERSION.search((folder / "version.py").read_text()) if folder else None
+    return match["version"] if match else "none"
 
 
 def applied_patches(project: Project) -> tuple[str, ...] | None:
@@ -161,7 +174,8 @@ def verify(
         record = load_record(project, stage)
         if record and not record.stale_because(verify_inputs(project, target)):
             return Verification(library, skipped=True)
-    drop_record(project, stage)
+    if of_project:
+        drop_record(project, stage)
     done = Verification(library)
     if logs is None:
         logs = ptxas_logs(project, target) if of_project else ()
@@ -236,14 +250,12 @@ def _symbols(
 
 
 def _shims() -> Mapping[str, tuple[int, int]]:
-    spec = find_spec("torch")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
+    folder = _torch_folder()
     shims: dict[str, tuple[int, int]] = {}
-    for header in SHIM_HEADERS:
-        for folder in folders:
-            path = Path(folder) / "include" / "torch" / header
-            if path.is_file():
-                shims |= parse_shims(path.read_text("utf-8", "replace"))
+    if folder is not None:
+        for header in (folder / "include" / "torch" / name for name in SHIM_HEADERS):
+            if header.is_file():
+                shims |= parse_shims(header.read_text("utf-8", "replace"))
     return shims
 
 
