@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Enumerates the facts that the sm_70 kernels rest on, with the kernels' own constexpr functions, on a CPU.
+// Enumerates the facts that the sm_70 kernels rest on, with the kernels' own constexpr functions,
+// on a CPU.
 //
 //   layout_facts --list     names of the checks
 //   layout_facts NAME       runs one; exit status 0 if it holds, else 1 and what was found
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -33,25 +35,29 @@ void expect(bool holds, const std::string &what) {
 }
 
 void expect_equal(long got, long expected, const std::string &what) {
-    expect(got == expected, what + ": got " + std::to_string(got) + ", expected " + std::to_string(expected));
+    expect(got == expected,
+        what + ": got " + std::to_string(got) + ", expected " + std::to_string(expected));
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
 // Ownership
 
 template <typename Function>
-void expect_fragment_bijection(Function coord, int registers, int rows, int cols, const char *name) {
+void expect_fragment_bijection(
+    Function coord, int registers, int rows, int cols, const char *name) {
     for (int pair = 0; pair < 4; ++pair) {
         std::set<std::pair<int, int>> seen;
         for (int lane = 0; lane < kWarpSize; ++lane) {
             if (quad_pair(lane) != pair) { continue; }
             for (int i = 0; i < registers; ++i) {
                 const Coord at = coord(lane, i);
-                expect(at.row >= 0 && at.row < rows && at.col >= 0 && at.col < cols, std::string(name) + " leaves its matrix");
+                expect(at.row >= 0 && at.row < rows && at.col >= 0 && at.col < cols,
+                    std::string(name) + " leaves its matrix");
                 seen.insert({at.row, at.col});
             }
         }
-        expect_equal(seen.size(), rows * cols, std::string(name) + ": elements owned by a quad pair");
+        expect_equal(
+            seen.size(), rows * cols, std::string(name) + ": elements owned by a quad pair");
     }
 }
 
@@ -76,11 +82,14 @@ void expect_tile_bijection(Column column, int rows, int cols, const char *name) 
     std::set<std::pair<int, int>> seen;
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int row = 0; row < Acc::kRows; ++row) {
-            for (int col = 0; col < Acc::kCols; ++col) { seen.insert({acc_row(lane, row), column(lane, col)}); }
+            for (int col = 0; col < Acc::kCols; ++col) {
+                seen.insert({acc_row(lane, row), column(lane, col)});
+            }
         }
     }
     expect_equal(seen.size(), rows * cols, std::string(name) + ": elements owned by a warp");
-    expect(seen.begin()->first == 0 && seen.rbegin()->first == rows - 1, std::string(name) + ": rows");
+    expect(
+        seen.begin()->first == 0 && seen.rbegin()->first == rows - 1, std::string(name) + ": rows");
 }
 
 void warp_tiles_are_bijections() {
@@ -91,10 +100,12 @@ void warp_tiles_are_bijections() {
 void neighbouring_columns_are_adjacent() {
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int col = 0; col < Traits::AccS::kCols; col += 2) {
-            expect_equal(score_col(lane, col + 1), score_col(lane, col) + 1, "S columns packed into one register");
+            expect_equal(score_col(lane, col + 1), score_col(lane, col) + 1,
+                "S columns packed into one register");
         }
         for (int col = 0; col < Traits::AccO::kCols; col += 2) {
-            expect_equal(out_col(lane, col + 1), out_col(lane, col) + 1, "O columns packed into one register");
+            expect_equal(out_col(lane, col + 1), out_col(lane, col) + 1,
+                "O columns packed into one register");
             expect_equal(out_col(lane, col) % 2, 0, "an O pair is aligned to 4 bytes");
         }
     }
@@ -116,17 +127,21 @@ void row_peers_are_the_lanes_of_a_row() {
                 for (const int other : reached) { more.insert(other ^ row_peer_mask(step)); }
                 reached.insert(more.begin(), more.end());
             }
-            expect(reached == owners[acc_row(lane, row)], "a reduction reaches other lanes than those of the row");
+            expect(reached == owners[acc_row(lane, row)],
+                "a reduction reaches other lanes than those of the row");
         }
-        for (const auto &[tile_row, count] : leaders) { expect_equal(count, 1, "leaders of a row"); }
+        for (const auto &[tile_row, count] : leaders) {
+            expect_equal(count, 1, "leaders of a row");
+        }
     }
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
 // Shared memory
 
-// Passes that one warp instruction takes. 4-byte accesses are served all lanes at once, 8-byte ones a half warp at a time,
-// 16-byte ones a quarter warp at a time; lanes that touch the same word share it, different words of a bank do not.
+// Passes that one warp instruction takes. 4-byte accesses are served all lanes at once, 8-byte ones
+// a half warp at a time, 16-byte ones a quarter warp at a time; lanes that touch the same word
+// share it, different words of a bank do not.
 template <typename Address>
 int passes(Address address, int bytes) {
     const int lanes_at_once = kWarpSize * 4 / bytes;
@@ -134,7 +149,9 @@ int passes(Address address, int bytes) {
     for (int first = 0; first < kWarpSize; first += lanes_at_once) {
         std::array<std::set<int>, 32> words_of_bank;
         for (int lane = first; lane < first + lanes_at_once; ++lane) {
-            for (int word = address(lane) / 4; word < (address(lane) + bytes) / 4; ++word) { words_of_bank[word % 32].insert(word); }
+            for (int word = address(lane) / 4; word < (address(lane) + bytes) / 4; ++word) {
+                words_of_bank[word % 32].insert(word);
+            }
         }
         size_t most = 0;
         for (const auto &words : words_of_bank) { most = std::max(most, words.size()); }
@@ -151,7 +168,8 @@ void expect_layout_bijection(int rows, int groups, int bytes, const char *name) 
     for (int row = 0; row < rows; ++row) {
         for (int group = 0; group < groups; ++group) {
             const int offset = Layout::offset(row, group);
-            expect(offset % kGroupBytes == 0 && offset >= 0 && offset < bytes, std::string(name) + ": offset out of place");
+            expect(offset % kGroupBytes == 0 && offset >= 0 && offset < bytes,
+                std::string(name) + ": offset out of place");
             offsets.insert(offset);
         }
     }
@@ -159,22 +177,32 @@ void expect_layout_bijection(int rows, int groups, int bytes, const char *name) 
 }
 
 void layouts_are_bijections() {
-    expect_layout_bijection<Traits::LayoutQ>(Traits::kBlockM, Traits::kHeadDim / 8, Traits::kRingOffset, "Q");
-    expect_layout_bijection<Traits::LayoutK>(Traits::kBlockN, Traits::kKChunkDim / 8, Traits::kChunkBytes, "K chunk");
-    expect_layout_bijection<Traits::LayoutV>(Traits::kVChunkKeys, Traits::kHeadDim / 8, Traits::kChunkBytes, "V chunk");
+    expect_layout_bijection<Traits::LayoutQ>(
+        Traits::kBlockM, Traits::kHeadDim / 8, Traits::kRingOffset, "Q");
+    expect_layout_bijection<Traits::LayoutK>(
+        Traits::kBlockN, Traits::kKChunkDim / 8, Traits::kChunkBytes, "K chunk");
+    expect_layout_bijection<Traits::LayoutV>(
+        Traits::kVChunkKeys, Traits::kHeadDim / 8, Traits::kChunkBytes, "V chunk");
 }
 
 template <typename Layout>
 int q_load_passes(int first_row, int group) {
-    return passes([=](int lane) { return Layout::offset(first_row + q_operand_row(lane), group); }, 16);
+    return passes(
+        [=](int lane) { return Layout::offset(first_row + q_operand_row(lane), group); }, 16);
 }
 template <typename Layout>
 int k_load_passes(int first_key, int group) {
-    return passes([=](int lane) { return Layout::offset(first_key + k_operand_key(lane), group); }, 16);
+    return passes(
+        [=](int lane) { return Layout::offset(first_key + k_operand_key(lane), group); }, 16);
 }
 template <typename Layout>
 int v_load_passes(int first_key, int first_group) {
-    return passes([=](int lane) { return Layout::offset(first_key + v_operand_key(lane), first_group + v_operand_group(lane)); }, 16);
+    return passes(
+        [=](int lane) {
+            return Layout::offset(
+                first_key + v_operand_key(lane), first_group + v_operand_group(lane));
+        },
+        16);
 }
 
 void operand_loads_have_no_conflicts() {
@@ -198,10 +226,12 @@ void operand_loads_have_no_conflicts() {
 void fills_have_no_conflicts() {
     for (int first = 0; first < Traits::kNThreads; first += kWarpSize) {
         const auto k = [=](int lane) {
-            return Traits::LayoutK::offset((first + lane) / Traits::kKFillLanes, (first + lane) % Traits::kKFillLanes);
+            return Traits::LayoutK::offset(
+                (first + lane) / Traits::kKFillLanes, (first + lane) % Traits::kKFillLanes);
         };
         const auto v = [=](int lane) {
-            return Traits::LayoutV::offset((first + lane) / Traits::kVFillLanes, (first + lane) % Traits::kVFillLanes);
+            return Traits::LayoutV::offset(
+                (first + lane) / Traits::kVFillLanes, (first + lane) % Traits::kVFillLanes);
         };
         expect_equal(passes(k, 16), kMinPasses16, "fill of K");
         expect_equal(passes(v, 16), kMinPasses16, "fill of V");
@@ -240,25 +270,32 @@ void unswizzled_layouts_conflict() {
 void operand_addresses_follow_from_the_first() {
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int group = 0; group < Traits::kHeadDim / 8; ++group) {
-            const int row = 16 + q_operand_row(lane), step = group % 8 * kGroupBytes, line = group / 8 * 128;
-            expect_equal((Traits::LayoutQ::offset(row, 0) ^ step) + line, Traits::LayoutQ::offset(row, group), "address of Q");
+            const int row = 16 + q_operand_row(lane), step = group % 8 * kGroupBytes,
+                      line = group / 8 * 128;
+            expect_equal((Traits::LayoutQ::offset(row, 0) ^ step) + line,
+                Traits::LayoutQ::offset(row, group), "address of Q");
         }
         for (int group = 0; group < Traits::kKChunkDim / 8; ++group) {
             const int key = k_operand_key(lane);
-            expect_equal((Traits::LayoutK::offset(key, 0) ^ group * kGroupBytes) + 32 * Traits::LayoutK::kRowBytes,
-                         Traits::LayoutK::offset(key + 32, group), "address of K");
+            expect_equal((Traits::LayoutK::offset(key, 0) ^ group * kGroupBytes) +
+                             32 * Traits::LayoutK::kRowBytes,
+                Traits::LayoutK::offset(key + 32, group), "address of K");
         }
         const int key = v_operand_key(lane), group = v_operand_group(lane);
         expect_equal(Traits::LayoutV::offset(key, group) + 4 * Traits::LayoutV::kRowBytes + 128,
-                     Traits::LayoutV::offset(key + 4, group + 8), "address of V");
+            Traits::LayoutV::offset(key + 4, group + 8), "address of V");
     }
     for (int thread = 0; thread < Traits::kNThreads; ++thread) {
         const int k_key = thread / Traits::kKFillLanes, k_group = thread % Traits::kKFillLanes;
         const int v_key = thread / Traits::kVFillLanes, v_group = thread % Traits::kVFillLanes;
-        expect_equal(Traits::LayoutK::offset(k_key, k_group) + Traits::LayoutK::offset(Traits::kKFillKeys, 0),
-                     Traits::LayoutK::offset(k_key + Traits::kKFillKeys, k_group), "a thread's second group of K");
-        expect_equal(Traits::LayoutV::offset(v_key, v_group) + Traits::LayoutV::offset(Traits::kVFillKeys, 0),
-                     Traits::LayoutV::offset(v_key + Traits::kVFillKeys, v_group), "a thread's second group of V");
+        expect_equal(Traits::LayoutK::offset(k_key, k_group) +
+                         Traits::LayoutK::offset(Traits::kKFillKeys, 0),
+            Traits::LayoutK::offset(k_key + Traits::kKFillKeys, k_group),
+            "a thread's second group of K");
+        expect_equal(Traits::LayoutV::offset(v_key, v_group) +
+                         Traits::LayoutV::offset(Traits::kVFillKeys, 0),
+            Traits::LayoutV::offset(v_key + Traits::kVFillKeys, v_group),
+            "a thread's second group of V");
     }
 }
 
@@ -276,9 +313,15 @@ struct Matrices {
             state = state * 1664525u + 1013904223u;
             return static_cast<int>(state >> 29) - 3;  // -3 .. 4
         };
-        for (auto &row : q) { for (int &x : row) { x = next(); } }
-        for (auto &row : k) { for (int &x : row) { x = next(); } }
-        for (auto &row : v) { for (int &x : row) { x = next(); } }
+        for (auto &row : q) {
+            for (int &x : row) { x = next(); }
+        }
+        for (auto &row : k) {
+            for (int &x : row) { x = next(); }
+        }
+        for (auto &row : v) {
+            for (int &x : row) { x = next(); }
+        }
     }
 };
 
@@ -346,13 +389,15 @@ void scores_are_exact() {
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int row = 0; row < Traits::AccS::kRows; ++row) {
             for (int col = 0; col < Traits::AccS::kCols; ++col) {
-                expect_equal(score_at(scores, lane, row, col), expected_score(x, acc_row(lane, row), score_col(lane, col)), "S");
+                expect_equal(score_at(scores, lane, row, col),
+                    expected_score(x, acc_row(lane, row), score_col(lane, col)), "S");
             }
         }
     }
 }
 
-// Elements of O that differ from the plain product, with `source` as the lane that an A operand is taken from.
+// Elements of O that differ from the plain product, with `source` as the lane that an A operand is
+// taken from.
 template <typename Source>
 int wrong_outputs(Source source) {
     const Matrices x;
@@ -360,18 +405,22 @@ int wrong_outputs(Source source) {
     std::array<std::array<Accumulator, kD / 32>, kM / 8> out = {};
     for (int m = 0; m < kM / 8; ++m) {
         for (int group = 0; group < kN / 16; ++group) {
-            // The exchange, as exchange_p() does it: two rows of two keys each, one of them sent to the peer.
+            // The exchange, as exchange_p() does it: two rows of two keys each, one of them sent to
+            // the peer.
             Operand p;
             for (int lane = 0; lane < kWarpSize; ++lane) {
                 const int kept = p_kept_row(lane), peer = p_exchange_peer(lane);
                 for (int i = 0; i < 2; ++i) {
                     const int own = score_at(scores, lane, 2 * m + kept, 2 * group + i);
-                    const int received = score_at(scores, peer, 2 * m + 1 - p_kept_row(peer), 2 * group + i);
+                    const int received =
+                        score_at(scores, peer, 2 * m + 1 - p_kept_row(peer), 2 * group + i);
                     p[lane][i] = kept ? received : own;
                     p[lane][2 + i] = kept ? own : received;
                 }
                 for (int i = 0; i < 4; ++i) {
-                    expect_equal(p[lane][i], expected_score(x, 8 * m + p_row(lane), 16 * group + p_first_key(lane) + i), "P after the exchange");
+                    expect_equal(p[lane][i],
+                        expected_score(x, 8 * m + p_row(lane), 16 * group + p_first_key(lane) + i),
+                        "P after the exchange");
                 }
             }
             for (int step = 0; step < 4; ++step) {
@@ -380,7 +429,8 @@ int wrong_outputs(Source source) {
                 for (int n = 0; n < kD / 32; ++n) {  // the two B fragments of one 16-byte load
                     for (int lane = 0; lane < kWarpSize; ++lane) {
                         for (int i = 0; i < 4; ++i) {
-                            b[lane][i] = x.v[16 * group + 4 * step + v_operand_key(lane)][8 * v_operand_group(lane) + 4 * n + i];
+                            b[lane][i] = x.v[16 * group + 4 * step + v_operand_key(lane)]
+                                            [8 * v_operand_group(lane) + 4 * n + i];
                         }
                     }
                     mma(out[m][n], a, b, b_row_coord);
@@ -394,7 +444,8 @@ int wrong_outputs(Source source) {
             for (int col = 0; col < 4 * kD / 32; ++col) {
                 int expected = 0;
                 for (int key = 0; key < kN; ++key) {
-                    expected += expected_score(x, acc_row(lane, row), key) * x.v[key][out_col(lane, col)];
+                    expected +=
+                        expected_score(x, acc_row(lane, row), key) * x.v[key][out_col(lane, col)];
                 }
                 wrong += out[row >> 1][col >> 2][lane][Traits::AccO::index(row, col)] != expected;
             }
@@ -408,7 +459,8 @@ void outputs_are_exact() {
 }
 
 void outputs_are_wrong_when_p_is_taken_from_another_lane() {
-    expect(wrong_outputs([](int lane, int step) { return p_broadcast_source(lane, step ^ 1); }) > 0, "a wrong source goes unnoticed");
+    expect(wrong_outputs([](int lane, int step) { return p_broadcast_source(lane, step ^ 1); }) > 0,
+        "a wrong source goes unnoticed");
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
@@ -420,24 +472,34 @@ void chunk_stream_visits_every_chunk_once_and_in_order() {
     for (int position = 0; position < kTiles * Traits::kChunks; ++position) {
         const auto chunk = Traits::chunk_at(position);
         if (chunk.tile < 0) {
-            expect(position == Traits::kHeldBack && !chunk.is_k, "only the first held-back chunk has no tile");
+            expect(position == Traits::kHeldBack && !chunk.is_k,
+                "only the first held-back chunk has no tile");
             continue;
         }
-        expect_equal(chunk.index, chunk.is_k ? next_k[chunk.tile]++ : next_v[chunk.tile]++, "order of the chunks");
-        if (!chunk.is_k) { expect_equal(next_k[chunk.tile], Traits::kKChunks, "K of a tile comes before its V"); }
-        expect_equal(Traits::slot_offset(position), Traits::slot_offset(position + Traits::kChunks), "slot of a position");
+        expect_equal(chunk.index, chunk.is_k ? next_k[chunk.tile]++ : next_v[chunk.tile]++,
+            "order of the chunks");
+        if (!chunk.is_k) {
+            expect_equal(next_k[chunk.tile], Traits::kKChunks, "K of a tile comes before its V");
+        }
+        expect_equal(Traits::slot_offset(position), Traits::slot_offset(position + Traits::kChunks),
+            "slot of a position");
     }
-    for (int tile = 0; tile < kTiles - 1; ++tile) { expect_equal(next_v[tile], Traits::kVChunks, "V chunks of a tile"); }
+    for (int tile = 0; tile < kTiles - 1; ++tile) {
+        expect_equal(next_v[tile], Traits::kVChunks, "V chunks of a tile");
+    }
 }
 
 void key_limits_are_bottom_right_aligned() {
     for (int seqlen_q = 1; seqlen_q < 6; ++seqlen_q) {
         for (int seqlen_k = 0; seqlen_k < 6; ++seqlen_k) {
             for (int position = 0; position < seqlen_q; ++position) {
-                expect_equal(key_limit<false>(position, seqlen_q, seqlen_k), seqlen_k, "keys without a mask");
+                expect_equal(key_limit<false>(position, seqlen_q, seqlen_k), seqlen_k,
+                    "keys without a mask");
                 for (int key = 0; key < seqlen_k; ++key) {
-                    const bool visible = seqlen_k - 1 - key >= seqlen_q - 1 - position;  // counted from the last corner
-                    expect((key < key_limit<true>(position, seqlen_q, seqlen_k)) == visible, "causal limit");
+                    const bool visible = seqlen_k - 1 - key >=
+                                         seqlen_q - 1 - position;  // counted from the last corner
+                    expect((key < key_limit<true>(position, seqlen_q, seqlen_k)) == visible,
+                        "causal limit");
                 }
             }
         }
@@ -445,8 +507,10 @@ void key_limits_are_bottom_right_aligned() {
 }
 
 void scaled_probabilities_fit_fp16() {
-    expect(kPShift + kMaxLag <= 15, "the largest P is at most 2^15");
-    expect(kPShift > 0, "P is scaled up");
+    const float largest_half = 65504;
+    expect(std::exp2(kMaxLog2P) <= largest_half, "the largest P is an fp16 number");
+    expect(std::exp2(kMaxLog2P + 1) > largest_half, "P is scaled up as far as fp16 goes");
+    expect(kNewLog2P > 0 && kNewLog2P < kMaxLog2P, "a new offset leaves room for a lag");
 }
 
 const std::vector<std::pair<const char *, void (*)()>> kChecks = {

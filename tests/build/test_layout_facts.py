@@ -57,7 +57,7 @@ MUTATIONS = {
         "operand_loads_have_no_conflicts",
     ),
     "P scaled past fp16": (
-        "softmax.h", "kPShift = 15.f - kMaxLag", "kPShift = 16.f - kMaxLag",
+        "softmax.h", "kMaxLog2P = 15.f", "kMaxLog2P = 16.f",
         "scaled_probabilities_fit_fp16",
     ),
 }  # fmt: skip
