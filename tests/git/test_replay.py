@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -254,6 +255,25 @@ def test_file_folder_and_link_take_each_others_place(project: Project) -> None:
         else:
             assert path.is_symlink() is (name == "0005-link.patch")
             assert path.read_bytes() == (b"A0\nA1\na2\n" if path.is_symlink() else b"b\n")
+
+
+def test_no_space_for_the_new_files_leaves_the_tree_as_it_was(project: Project) -> None:
+    big = b"--- /dev/null\n+++ b/big\n@@ -0,0 +1,60000 @@\n" + b"+line\n" * 60000
+    write_patch(project, "0004-big.patch", THIRD.replace(b"A0", b"B0").replace(b"a0", b"A0") + big)
+    set_series(project, *PATCHES, "0004-big.patch")
+    before = source(project)
+    done = subprocess.run(
+        [sys.executable, "-m", "patchctl", "-C", str(project.root), "replay", "--lock"],
+        # the compressed object fits, the file does not
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "File too large" in done.stderr) == (8, True), done.stderr
+    assert source(project) == before
+    assert not list(project.records.glob("staging/*"))
+    assert run(project, lock=True).written == 2
 
 
 # -- edits made by hand

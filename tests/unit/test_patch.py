@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 
 from patchctl.errors import PatchDoesNotApply
@@ -10,7 +13,7 @@ from patchctl.formats.binarypatch import apply_delta, decode_lines
 from patchctl.formats.gitobjects import Mode
 from patchctl.formats.mail import NO_DATE
 from patchctl.formats.patch import parse_patch
-from patchctl.formats.patchmodel import Action, Change
+from patchctl.formats.patchmodel import Action, Change, lines_of
 from patchctl.formats.patchpaths import git_names, unquote, why_unsafe, why_unsafe_link
 
 NAMES = b"--- a/f\n+++ b/f\n"
@@ -118,6 +121,11 @@ def test_second_hunk_without_old_lines_in_the_middle_of_a_file_is_refused() -> N
         (NAMES + HUNK + b"@@ -2 +2 @@\n-c\n+d\n", "line 7: hunk 2 begins before the end"),
         (NAMES + HUNK + b"@@ -9 +10 @@\n-c\n+d\n", "says new line 10; old line 9 and the hunks"),
         (b"---\n@@ -1 +1 @@\n-a\n+b\n", "line 2: a hunk that belongs to no file"),
+        (b"text\n@@ -1 +1 @@\n-a\n+b\n" + NAMES + HUNK, "line 2: a hunk that belongs to no file"),
+        (NAMES + b"@@ -1 +1 @@\n\\ x\n-a\n+b\n", "hunk 1 of `f` announces"),
+        (NAMES + b"@@ -1 +1 @@\n-a\n\\ x\n\\ x\n+b\n", "hunk 1 of `f` announces"),
+        (b"diff --git a/f b/f\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+b\n", "`new file mode`"),
+        (b"diff --git a/f b/f\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-b\n", "`deleted file"),
         (b"diff --cc f\n", "line 1: a diff of a merge"),
         (b"--- a/f\n+++ b/g\n" + HUNK, "two different files: `f` and `g`"),
         (b"diff --git a/f b/f\nindex 12345..54321 100644\n", "the diff is missing"),
@@ -146,6 +154,7 @@ MAIL = b"From: A <a@b.org>\nSubject: [PATCH] x\n"
     ("data", "says"),
     [
         (MAIL + b"Date: soon\n\n", "the date `soon` is not one"),
+        (MAIL + b"Date: Sat, 5 Jan 1963 10:00:00 +0000\n\n", "is not one since 1970"),
         (MAIL + b"Content-Transfer-Encoding: uuencode\n\n", "Content-Transfer-Encoding `uuencode`"),
         (MAIL + b"Content-Type: multipart/mixed; boundary=x\n\n", "multipart/mixed"),
         (MAIL + b"Content-Type: text/plain; charset=klingon\n\n\xe9\n", "charset `klingon`"),
@@ -227,6 +236,8 @@ def test_path_that_is_fine(path: bytes) -> None:
         (b"l", b"/etc", True),
         (b"a/b/l", b"../../x/../y", False),
         (b"a/l", b"b/../../../x", True),
+        (b"a/l", b"", True),
+        (b"a/l", b"x\0y", True),
     ],
 )
 def test_link_must_stay_in_the_tree(path: bytes, target: bytes, bad: bool) -> None:
@@ -250,3 +261,27 @@ def test_damaged_delta_is_refused(delta: bytes) -> None:
 
 def test_delta_copies_and_inserts() -> None:
     assert apply_delta(b"abcdef", b"\x06\x06\x90\x03\x03xyz") == b"abcxyz"
+
+
+CASES = Path(__file__).parents[1] / "data" / "cases"
+
+
+def test_damaged_patch_is_read_or_refused_and_never_crashes() -> None:
+    rng = random.Random(1)
+    seeds = [path.read_bytes() for path in sorted(CASES.glob("*/patches/*.patch"))]
+    outcomes = {True: 0, False: 0}
+    for _ in range(3000):
+        lines = lines_of(rng.choice(seeds)) or [b"\n"]
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(lines))
+            damage = bytearray(lines[at])
+            damage[rng.randrange(len(damage))] = rng.randrange(256)
+            insert = rng.choice(lines)
+            lines[at : at + 1] = rng.choice([[], [bytes(damage)], [lines[at], insert], [insert]])
+            lines = lines or [b"\n"]
+        try:
+            parse_patch("p.patch", b"".join(lines))
+            outcomes[True] += 1
+        except PatchDoesNotApply:
+            outcomes[False] += 1
+    assert min(outcomes.values()) > 100

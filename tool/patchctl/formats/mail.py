@@ -21,6 +21,7 @@ import quopri
 import re
 from dataclasses import dataclass
 
+from patchctl.errors import PatchDoesNotApply
 from patchctl.formats.gitobjects import Identity
 from patchctl.formats.patchmodel import Header, lines_of, malformed
 
@@ -76,11 +77,14 @@ def read_patch_file(name: str, data: bytes) -> PatchFile:
     fields, start = _mail_fields(lines)
     if fields is None:
         message, diff = _split(lines)
+        for number, line in enumerate(message, 1):
+            if line.startswith(b"@@ -"):
+                raise malformed(name, number, "a hunk that belongs to no file")
         return PatchFile(_plain_header(name, message), diff, len(message) + 1, "")
     return _read_mail(name, fields, lines[start:], start)
 
 
-def crlf(name: str, line: int) -> Exception:
+def crlf(name: str, line: int) -> PatchDoesNotApply:
     """The error for a patch file with CR LF line ends."""
     return malformed(
         name,
@@ -139,7 +143,7 @@ def _read_mail(name: str, fields: dict[str, bytes], body: list[bytes], start: in
     header = Header(
         Identity(who, email, when, zone),
         subject or name,
-        _clean_message(subject.encode() + b"\n\n" + text),
+        _clean_message(subject.encode() + b"\n\n" + text) or f"{name}\n".encode(),
     )
     return PatchFile(header, diff, diff_line, encoding)
 
@@ -234,12 +238,12 @@ def _date(name: str, raw: bytes | None) -> tuple[int, str]:
     from email.utils import mktime_tz, parsedate_tz
 
     parsed = parsedate_tz(_text(raw))
-    if parsed is None:
-        raise malformed(name, 1, f"the date `{_text(raw).strip()}` is not one")
+    when = -1 if parsed is None else int(mktime_tz(parsed))
+    if parsed is None or when < 0:
+        raise malformed(name, 1, f"the date `{_text(raw).strip()}` is not one since 1970")
     offset = int(parsed[9] or 0)
     minutes = abs(offset) // 60
-    zone = f"{'-' if offset < 0 else '+'}{minutes // 60:02}{minutes % 60:02}"
-    return int(mktime_tz(parsed)), zone
+    return when, f"{'-' if offset < 0 else '+'}{minutes // 60:02}{minutes % 60:02}"
 
 
 def _person(text: str) -> tuple[str, str]:

@@ -10,7 +10,9 @@ from patchctl.formats.patchmodel import Change, Patch
 _REFRESH = "an offset is drift and is never applied: refresh the patch against this tree"
 
 
-def hunk_mismatch(patch: Patch, change: Change, number: int, lines: list[bytes]) -> Exception:
+def hunk_mismatch(
+    patch: Patch, change: Change, number: int, lines: list[bytes]
+) -> PatchDoesNotApply:
     """The error for hunk `number` (from 1) of `change`, which is not in `lines` where it says."""
     hunk = change.hunks[number - 1]
     path = display(change.path)

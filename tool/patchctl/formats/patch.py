@@ -194,10 +194,13 @@ class _Reader:
             action = Action.RENAME
         elif "copy from" in fields:
             action = Action.COPY
-        elif "new file mode" in fields or not old:
+        elif "new file mode" in fields:
             action, old = Action.CREATE, b""
-        elif "deleted file mode" in fields or not new:
+        elif "deleted file mode" in fields:
             action, new = Action.DELETE, b""
+        elif not (old and new):
+            which = "deleted" if old else "new"
+            self._cursor.fail(f"/dev/null without a line `{which} file mode`", at=start)
         ids = INDEX.match(fields.get("index", b""))
         if "index" in fields and ids is None:
             self._cursor.fail(f"`index {display(fields['index'])}` cannot be read", at=start)

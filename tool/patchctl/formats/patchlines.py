@@ -14,8 +14,11 @@ from patchctl.formats.patchmodel import Binary, BinaryMethod, Hunk, malformed
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: (\d{6}))?$")
 _BLOCK = re.compile(rb"(literal|delta) (\d+)$")
-_SIDES = {b" ": (0, 1), b"-": (0,), b"+": (1,)}
-"""Which sides of a hunk (0 old, 1 new) a line belongs to, by its first byte."""
+_SIDES = {b" ": (0, 1), b"\n": (0, 1), b"-": (0,), b"+": (1,)}
+"""Which sides of a hunk (0 old, 1 new) a line belongs to, by its first byte.
+
+A line that is empty is a blank line of context whose blank an editor has cut.
+"""
 
 
 class Cursor:
@@ -88,13 +91,10 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
     cursor.at += 1
     while [len(s) for s in sides] != counts or cursor.peek().startswith(b"\\ "):
         line = cursor.peek()
-        kind, content = line[:1], line[1:]
-        if kind == b"\n":
-            kind, content = b" ", line  # an editor has cut the blank
-        touched = _SIDES.get(kind, ())
-        if line.startswith(b"\\ ") and cursor.at > start + 1:
-            last = cursor.peek(-1)[:1]
-            for side in _SIDES.get(last, (0, 1)):
+        touched = _SIDES.get(line[:1], ())
+        marked = _SIDES.get(cursor.peek(-1)[:1], ())
+        if line.startswith(b"\\ ") and marked and cursor.at > start + 1:
+            for side in marked:
                 sides[side][-1] = sides[side][-1].removesuffix(b"\n")
                 closed[side] = True
             cursor.at += 1
@@ -107,7 +107,7 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
         for side in touched:
             if closed[side]:
                 cursor.fail("a line after the one that has no newline at the end of the file")
-            sides[side].append(content if content.endswith(b"\n") else content + b"\n")
+            sides[side].append(line[1:].removesuffix(b"\n") + b"\n")
         cursor.at += 1
     old, new = (tuple(side) for side in sides)
     if (old and match[1] == b"0") or (new and match[3] == b"0"):

@@ -99,6 +99,8 @@ def why_unsafe_link(path: bytes, target: bytes) -> str:
     """Why a symbolic link at `path` to `target` is refused; empty if it stays in the tree."""
     if target.startswith(b"/"):
         return "is absolute"
+    if not target or b"\0" in target:
+        return "is no path"
     depth = path.count(b"/")
     for part in target.split(b"/"):
         depth += -1 if part == b".." else 0 if part in (b"", b".") else 1

@@ -138,13 +138,13 @@ def replay(
         if not lock:
             _compare(project, locked, history.lock, whole=through is None)
         survey, discarded = _survey(project, report, worktree, history, discard=discard)
-        drop_record(project, STAGE)
         for kind, data in history.objects:
             store.write_object(kind, data)
         relocked: list[str] = []
         if lock:
             relocked = changes(locked, history.lock)
             write_if_changed(project.series_lock, write_series_lock(history.lock))
+        drop_record(project, STAGE)
         with report.task(f"updating {project.relative(project.source)}", 0):
             update = worktree.update(survey, history.files, history.tree, store.read_blob)
         store.set_ref(HEAD_REF, history.lock.head)
