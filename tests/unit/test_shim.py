@@ -47,8 +47,8 @@ assert operators.load() == operators.Library(None, "", adopted=True), operators.
 # a CPU stands for the GPU here
 from dataclasses import replace
 from vllm_fa2_sm70 import interface
-describe = interface._describe
-interface._describe = lambda *a, **k: replace(describe(*a, **k), capability=(7, 0))
+describe = interface.describe
+interface.describe = lambda *a, **k: replace(describe(*a, **k), capability=(7, 0))
 from vllm_fa2_sm70 import *
 
 q = torch.randn(5, 4, 256, dtype=torch.float16)
@@ -79,7 +79,8 @@ def test_version_is_that_of_the_tool() -> None:
 
 def test_missing_library_is_named(tmp_path: Path) -> None:
     said = python(REASON, VLLM_FA2_SM70_LIBRARY=str(tmp_path / "none.so"))
-    assert said.startswith(f"there is no library `{tmp_path / 'none.so'}`; there is no CUDA device")
+    assert said.startswith("there is no CUDA device (torch ")
+    assert said.endswith(f"; there is no library `{tmp_path / 'none.so'}`")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_import_works_with_damaged_library() -> None:
 def test_library_that_is_another_one_is_refused() -> None:
     path = CASES / "43" / "whole.so"
     said = python(REASON, VLLM_FA2_SM70_LIBRARY=str(path))
-    assert said.startswith(f"`{path}` has no operator `varlen_fwd`")
+    assert f"`{path}` has no operator `varlen_fwd`" in said
 
 
 def test_import_works_without_torch() -> None:

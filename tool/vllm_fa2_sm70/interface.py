@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vllm_fa2_sm70 import operators
-from vllm_fa2_sm70.routes import ENVIRONMENT, NO_WINDOW, Call, NoRoute, TensorInfo, take
+from vllm_fa2_sm70.describe import describe
+from vllm_fa2_sm70.routes import NO_WINDOW, NoRoute, take
 from vllm_fa2_sm70.support import VERSION, fa_version_unsupported_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch import device as Device
 
 
 def flash_attn_varlen_func(
@@ -77,7 +76,7 @@ def flash_attn_varlen_func(
     q, k, v = _last_contiguous(q), _last_contiguous(k), _last_contiguous(v)
     window = _window(window_size)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
-    call = _describe(
+    call = describe(
         "varlen_fwd",
         q,
         k,
@@ -183,7 +182,7 @@ def flash_attn_with_kvcache(
         "block_table": block_table,
         "alibi_slopes": alibi_slopes,
     }
-    call = _describe(
+    call = describe(
         "fwd_kvcache",
         q,
         k_cache,
@@ -258,61 +257,3 @@ def _window(window_size: Sequence[int] | None) -> tuple[int, int]:
         return NO_WINDOW
     left, right = window_size
     return (left, right)
-
-
-def _info(tensor: Tensor) -> TensorInfo:
-    import torch
-
-    # no traced graph can hold an offset; the operator checks the address itself
-    offset = 0 if torch.compiler.is_compiling() else int(tensor.storage_offset())
-    return TensorInfo(
-        shape=tuple(tensor.shape),
-        strides=tuple(tensor.stride()),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        device=str(tensor.device),
-        offset=offset,
-    )
-
-
-_capabilities: dict[int | None, tuple[int, int]] = {}
-
-
-def _capability(device: Device) -> tuple[int, int]:
-    """A CUDA device's compute capability, asked once: that takes longer than choosing."""
-    import torch
-
-    if torch.compiler.is_compiling():
-        return torch.cuda.get_device_capability(device)
-    if device.index not in _capabilities:
-        _capabilities[device.index] = torch.cuda.get_device_capability(device)
-    return _capabilities[device.index]
-
-
-def _describe(
-    operator: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    optional: dict[str, Any],
-    **facts: Any,
-) -> Call:
-    import torch
-
-    on_cuda = q.device.type == "cuda"
-    return Call(
-        operator=operator,
-        q=_info(q),
-        k=_info(k),
-        v=_info(v),
-        out=None if out is None else _info(out),
-        options=frozenset(name for name, value in optional.items() if value is not None),
-        capability=_capability(q.device) if on_cuda else None,
-        needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),
-        capturing=on_cuda
-        and not torch.compiler.is_compiling()
-        and torch.cuda.is_current_stream_capturing(),
-        environment=tuple((n, os.environ[n]) for n in ENVIRONMENT if n in os.environ),
-        unusable=operators.load().reason,
-        **facts,
-    )

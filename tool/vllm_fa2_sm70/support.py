@@ -26,7 +26,8 @@ def fa_version_unsupported_reason(
     """Why calls with `fa_version` cannot run on `device`; None if they can."""
     if fa_version != VERSION:
         return f"FA{fa_version} is not in this package: it has FA{VERSION} for sm_70"
-    reasons = [operators.load().reason, _device_reason(device)]
+    # without CUDA the library may not even load: the cause comes first
+    reasons = [_device_reason(device), operators.load().reason]
     return "; ".join(reason for reason in reasons if reason) or None
 
 

@@ -93,7 +93,8 @@ def wheel_bytes(name: WheelName, metadata: Metadata, files: Mapping[str, bytes])
     """The archive with `files` (path inside site-packages to content) and its metadata."""
     info = name.dist_info
     wheel = f"Wheel-Version: 1.0\nGenerator: patchctl\nRoot-Is-Purelib: false\nTag: {name.tag}\n"
-    members = dict(sorted(files.items()))
+    # metadata last, as installers like to find it
+    members = dict(sorted(files.items(), key=lambda f: (f[0].startswith(f"{info}/"), f[0])))
     members[f"{info}/METADATA"] = metadata.text().encode()
     members[f"{info}/WHEEL"] = wheel.encode()
     members[f"{info}/RECORD"] = record_text(members, f"{info}/RECORD").encode()
