@@ -438,7 +438,7 @@ def test_command_prints_each_patch_and_totals(project: Project) -> None:
         [p.name, p.tree[:12], p.subject] for p in result.patches
     ]
     assert lines[3].startswith("applied 3 patches: tree ")
-    assert lines[4] == "build/out/src: 0 files written, 0 removed"
+    assert lines[4] == "build/out/src: files written 0, removed 0"
 
 
 def test_command_prints_everything_as_json(project: Project) -> None:

@@ -62,5 +62,5 @@ def _text(project: Project, result: ReplayResult) -> str:
     verb = "applied" if result.fresh else "nothing to do:"
     lines.append(f"{verb} {count} {plural}: tree {result.tree[:12]}, commit {result.head[:12]}")
     where = project.relative(project.source)
-    lines.append(f"{where}: {result.written} files written, {result.removed} removed")
+    lines.append(f"{where}: files written {result.written}, removed {result.removed}")
     return "\n".join(lines)

@@ -269,7 +269,7 @@ def _survey(
     )
     folder = project.out / "discarded" / stamp
     worktree.discard(survey.edits, folder)
-    report.info(f"saved {len(survey.edits)} edited files in `{project.relative(folder)}`")
+    report.info(f"edited files are saved in `{project.relative(folder)}`")
     return worktree.survey(history.files), folder
 
 
