@@ -96,6 +96,13 @@ def test_a_kernel_of_a_later_patch_has_not_vanished() -> None:
     assert len(compare([], later, TOOLKIT, None)) == 1
 
 
+def test_numbers_of_a_part_of_the_series_are_only_noted() -> None:
+    grown = replace(GOOD, registers=136)
+    other = replace(GOOD, name="other(int)")
+    found = compare(rows([grown, other], LOCKED, "sm_70"), LOCKED, TOOLKIT, ("0001-a.patch",))
+    assert [str(f.severity) for f in found] == ["note", "note"]
+
+
 def test_another_toolkit_is_said() -> None:
     (note,) = drift(GOOD, toolkit="12.6.85")
     assert note.startswith("note: numbers equal the lock")

@@ -20,8 +20,15 @@ from patchctl.cli.app import App, command
     metavar="DIR",
     help="Use the CUDA toolkit in DIR.",
 )
-def build(app: App, jobs: int | None, cuda_home: Path | None) -> None:
-    """Replay the series if needed, then compile what changed and link the library."""
+@click.option(
+    "--edited", is_flag=True, help="Build the source tree as it stands, with edits made by hand."
+)
+def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> None:
+    """Replay the series if needed, then compile what changed and link the library.
+
+    --edited is for trying a change in build/out/src before it goes into a patch: nothing is
+    replayed, and `verify` and `install` refuse the library.
+    """
     from patchctl.cli.toolchain import toolchain_data
     from patchctl.stages import build as stage
     from patchctl.stages.hostcompiler import preflight
@@ -34,8 +41,9 @@ def build(app: App, jobs: int | None, cuda_home: Path | None) -> None:
     toolchain = find_toolchain(target.arch, app.report, cuda_home=cuda_home)
     preflight(toolchain, target.abi)  # what is missing is said before any work is done
     with exclusive(project.out, app.report):
-        replay(project, app.report, offline=app.offline)
-        done = stage.build(project, target, toolchain, app.report, jobs=jobs)
+        if not edited:
+            replay(project, app.report, offline=app.offline)
+        done = stage.build(project, target, toolchain, app.report, jobs=jobs, edited=edited)
     app.show(
         "build",
         {

@@ -156,9 +156,11 @@ def compare(
 ) -> list[Finding]:
     """What differs from the lock, better or worse; unknown and vanished kernels.
 
-    `applied` are the patches in the tree, None for all: a kernel `since` a later one is not
-    missed.
+    `applied` are the patches in the tree, None for all. The budgets are the whole series's: a
+    later patch may change a kernel, so what differs in a part of the series is only noted. A
+    kernel is missed there if it is `since` an applied patch.
     """
+    drift = Severity.ERROR if applied is None else Severity.NOTE
     budgets = {b.name: b for b in locked.kernels}
     note = ""
     if locked.toolkit and locked.toolkit != toolkit:
@@ -170,16 +172,18 @@ def compare(
             continue
         budget = budgets.pop(name, None)
         if budget is None:
-            findings.append(Finding(GATE, name, "unknown kernel: it has no budget", hint=UPDATE))
+            text = "unknown kernel: it has no budget"
+            findings.append(Finding(GATE, name, text, drift, hint=UPDATE if not applied else ""))
             continue
         if row.measured.uses_shared and row.measured.static_shared + row.dynamic_shared == 0:
             text = "its code uses shared memory and its budget has none"
             findings.append(Finding(GATE, name, text, hint=DECLARE))
         changes = differences(row, budget)
         if changes:
-            findings.append(Finding(GATE, name, "; ".join(changes) + note, hint=UPDATE))
+            text = "; ".join(changes) + note
+            findings.append(Finding(GATE, name, text, drift, hint=UPDATE if not applied else ""))
     for name, budget in budgets.items():
-        if applied is None or not budget.since or budget.since in applied:
+        if applied is None or budget.since in applied:
             text = f"vanished: it has a budget and is not in the library{note}"
             findings.append(Finding(GATE, name, text, hint=UPDATE))
     if note and not findings:

@@ -44,6 +44,10 @@ LOW_SPACE = 16 * MIB
 """Bytes of free disk below which a command that failed without an error message ran out of it."""
 
 
+EDITED = "edited by hand"
+"""The recorded source of a library that is not the series's."""
+
+
 @dataclass(frozen=True)
 class BuildResult:
     """A library that is whole: its digest, how many objects were compiled for it just now, the
@@ -76,13 +80,26 @@ def load_target(project: Project, name: str) -> Target:
 
 def build_inputs(project: Project, target: Target, toolchain: Toolchain) -> dict[str, str]:
     """What decides the library's bytes, by names that people understand."""
-    return _inputs(project, target, toolchain, preflight(toolchain, target.abi))
+    host = preflight(toolchain, target.abi)
+    return _inputs(project, target, toolchain, host, _replayed_tree(project))
 
 
-def _inputs(project: Project, target: Target, toolchain: Toolchain, host: Host) -> dict[str, str]:
+def _replayed_tree(project: Project) -> str:
     replayed = load_record(project, "replay")
+    return replayed.outputs.get("tree", "") if replayed else ""
+
+
+def built_from_edits(project: Project, target: Target) -> bool:
+    """Whether the library in place comes from a source tree that was edited by hand."""
+    record = load_record(project, record_name(target))
+    return record is not None and record.inputs.get("source") == EDITED
+
+
+def _inputs(
+    project: Project, target: Target, toolchain: Toolchain, host: Host, source: str
+) -> dict[str, str]:
     return {
-        "source": replayed.outputs.get("tree", "") if replayed else "",
+        "source": source,
         "target": sha256_of(project.target_file(target.name)),
         "toolchain": f"CUDA {toolchain.version}, {toolchain.digest[:16]}",
         "compiler": f"{host.compiler.path.name} {host.compiler.version}",
@@ -102,6 +119,7 @@ def build(
     report: Reporter,
     *,
     jobs: int | None = None,
+    edited: bool = False,
 ) -> BuildResult:
     """Compile what changed, link, check the library and move it into place.
 
@@ -109,6 +127,8 @@ def build(
 
     Args:
         jobs: compilers at the same time; by default what cores and memory allow.
+        edited: the source tree was not replayed just now; the record says so, and `verify`
+            refuses the library.
 
     Raises:
         ToolMissing: no usable C++ compiler, headers, torch or ninja.
@@ -121,7 +141,8 @@ def build(
     folder = project.objects(target.name)
     files = source_files(project.source)
     sources = _sources(project, target, files)
-    inputs = _inputs(project, target, toolchain, host)
+    source = EDITED if edited else _replayed_tree(project)
+    inputs = _inputs(project, target, toolchain, host, source)
     if not take_snapshot(project.source, files, folder):
         report.warn("a source file changed without a newer time stamp: everything is compiled anew")
         shutil.rmtree(folder / "obj", ignore_errors=True)

@@ -19,6 +19,7 @@ from patchctl.formats.resources import Row
 from patchctl.formats.schemas import compare_operators, read_schemas
 from patchctl.formats.symbols import AbiRules, check_exports, check_symbols, parse_shims
 from patchctl.formats.target import Target
+from patchctl.stages.build import built_from_edits
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
 from patchctl.stages.resourcegate import check_resources
@@ -179,6 +180,9 @@ def verify(
     done = Verification(library)
     if logs is None:
         logs = ptxas_logs(project, target) if of_project else ()
+    if of_project and built_from_edits(project, target):
+        text = "built from a source tree that was edited by hand"
+        done.findings.append(Finding("source", library.name, text, hint="patchctl build"))
     with report.task(f"verifying {library.name}", 3, unit="gates") as task:
         data = library.read_bytes()
         problem = elf_problem(data, platform.machine())

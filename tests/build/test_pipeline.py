@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A maintainer's day with the command line: every stage, on a small series with real compiles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.git.conftest import git, make_repo, write_files, write_lock
+
+from patchctl.stages.toolchain import Toolchain
+
+from .conftest import SM70
+
+pytestmark = pytest.mark.nvcc
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests" / "data" / "verify"
+BASELINE = {"LICENSE": b"none\n", "csrc/cutlass/include/here.h": b"\n"}
+SCHEMAS = """\
+namespace = "_vllm_fa2_C"
+[[operators]]
+schema = "varlen_fwd(Tensor! q, Tensor!? out, float softmax_scale) -> Tensor[]"
+"""
+
+
+@dataclass
+class Shell:
+    """Runs patchctl in a project as a user would."""
+
+    root: Path
+    cuda: Toolchain
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "patchctl", "-C", str(self.root), *words]
+        if words[0] in ("build", "verify", "check", "status"):
+            command += ["--cuda-home", str(self.cuda.home)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def ok(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run("--json", *words).stdout)
+
+    def refused(self, code: int, said: str, *words: str) -> None:
+        done = self.run(*words)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert said in done.stdout + done.stderr
+
+    def current(self) -> dict[str, bool]:
+        stages = self.json("status")["stages"]
+        return {stage["stage"]: stage["current"] for stage in stages}
+
+
+def series(upstream: Path) -> dict[str, bytes]:
+    """Two patches, made by git: the operators, then the kernels."""
+    steps = {
+        "0001-add-operators.patch": {f"{SM70}/operators.cpp": "operators.cpp"},
+        "0002-add-kernels.patch": {f"{SM70}/kernels.cu": "kernels.cu"},
+    }
+    patches = {}
+    for name, files in steps.items():
+        write_files(upstream, {to: (SOURCES / of).read_bytes() for to, of in files.items()})
+        git(upstream, "add", "--force", "--all")
+        git(upstream, "commit", "--quiet", "--message", name)
+        text = git(upstream, "format-patch", "-1", "--stdout", "--zero-commit", "--full-index")
+        patches[name] = text.encode() + b"\n"
+    return patches
+
+
+@pytest.fixture
+def shell(cuda: Toolchain, tmp_path: Path) -> Shell:
+    upstream, root = tmp_path / "upstream", tmp_path / "project"
+    commit = make_repo(upstream, BASELINE)
+    tree = git(upstream, "rev-parse", "HEAD^{tree}")
+    where = {"url": "../upstream", "commit": commit}
+    write_lock(root, {"kind": "git", **where, "tree": tree, "include": ["**"]})
+    patches = series(upstream)
+    write_files(root / "patches", {**patches, "series": "\n".join([*patches, ""]).encode()})
+    (root / "build").mkdir()
+    for name in ("sm70.toml", "sm70.abi.toml"):
+        shutil.copy(ROOT / "build" / name, root / "build")
+    (root / "build" / "sm70.schemas.toml").write_text(SCHEMAS)
+    (root / "build" / "sm70.resources.toml").write_text("[limits]\nspill_stores = 999999\n")
+    return Shell(root, cuda)
+
+
+def test_from_nothing_to_verified_and_through_an_edit(shell: Shell) -> None:
+    assert shell.current() == dict.fromkeys(("fetch", "replay", "build", "verify"), False)
+    shell.refused(3, "hint: patchctl replay --lock", "replay")
+    shell.ok("replay", "--lock")
+    assert shell.json("build")["compiled"] == 2
+    shell.refused(1, "it has no budget", "verify")
+    shell.ok("verify", "--update")
+    shell.ok("verify")
+    assert all(shell.current().values())
+
+    edited = shell.root / "build" / "out" / "src" / SM70 / "kernels.cu"
+    before = edited.read_bytes()
+    edited.write_bytes(before + b"__global__ void more(int *x) { *x = 1; }\n")
+    assert shell.current() == {"fetch": True, "replay": False, "build": False, "verify": False}
+    shell.refused(5, "changed by hand", "build")
+    assert edited.read_bytes() != before
+    assert shell.json("build", "--edited")["compiled"] == 1
+    shell.refused(1, "edited by hand", "verify")
+    shell.refused(1, "is not verified", "install", "--python", sys.executable)
+
+    shell.ok("replay", "--discard")
+    assert edited.read_bytes() == before
+    assert shell.json("build")["compiled"] == 1
+    shell.ok("verify")
+    assert all(shell.current().values())
+
+
+def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: Shell) -> None:
+    shell.ok("replay", "--lock")
+    shell.ok("build")
+    shell.ok("verify", "--update")
+    before = shell.json("status")
+    done = shell.json("check", "--each-prefix")
+    assert done["ok"] is True
+    assert [(step["name"], step["verdict"]) for step in done["steps"]] == [
+        (name, "ok")
+        for name in (
+            "toolchain",
+            "fetch",
+            "prefix 0001-add-operators.patch",
+            "replay",
+            "build",
+            "verify",
+            "install",
+        )
+    ]
+    assert not (shell.root / "build" / "out" / "check").exists()
+    assert shell.json("status") == before
+
+
+def test_check_of_a_drifted_patch_names_it_and_runs_nothing_after(shell: Shell) -> None:
+    shell.ok("replay", "--lock")
+    patch = shell.root / "patches" / "0002-add-kernels.patch"
+    patch.write_bytes(patch.read_bytes().replace(b"+// SPDX", b"+//  SPDX", 1))
+    done = shell.run("check", "--json")
+    assert done.returncode == 3
+    error = json.loads(done.stdout)["error"]
+    assert "0002-add-kernels.patch" in error["message"]
+    verdicts = {step["name"]: step["verdict"] for step in error["data"]["steps"]}
+    assert verdicts["replay"] == "failed"
+    assert verdicts["build"] == verdicts["verify"] == verdicts["install"] == "not run"
+    shell.refused(3, "0002-add-kernels.patch", "check")
