@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import attention  # noqa: E402
+import attention
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,8 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    reasons = [reason for reason in (attention.why_not_loadable(), attention.why_no_gpu()) if reason]
-    return [f"gpu tests are skipped: {reason}" for reason in reasons]
+    reasons = (attention.why_not_loadable(), attention.why_no_gpu())
+    return [f"gpu tests are skipped: {reason}" for reason in reasons if reason]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the accuracy table of a built library and writes it as Markdown.
+"""Measures the accuracy table of a built library and writes it as Markdown:
 
-    VLLM_FA2_SM70_LIBRARY=.../_vllm_fa2_C.abi3.so python3 tests/gpu/report.py [OUTPUT]
+VLLM_FA2_SM70_LIBRARY=.../_vllm_fa2_C.abi3.so python3 tests/gpu/report.py [OUTPUT]
 
 OUTPUT is tests/gpu/RESULTS.md when it is not given. Exits with 1 when a row is out of its bounds.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,21 @@ def driver_version() -> str:
     return answer.split()[0]
 
 
+def sanitizer_verdict(tool: str) -> tuple[str, bool]:
+    """What compute-sanitizer says of sanitize.py, and whether it is not a complaint."""
+    if not shutil.which("compute-sanitizer"):
+        return "not run, compute-sanitizer is not installed", True
+    script = Path(__file__).with_name("sanitize.py")
+    done = subprocess.run(
+        ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+    )
+    summaries = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
+    summary = summaries[-1].lstrip("= ") if summaries else "no summary"
+    return f"exit status {done.returncode}, `{summary}`", done.returncode == 0
+
+
 def graph_equals(call, eager: torch.Tensor) -> bool:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -56,7 +72,9 @@ def graph_equals(call, eager: torch.Tensor) -> bool:
     return torch.equal(captured, eager)
 
 
-def measure(lengths: tuple[int, int], heads: tuple[int, int], causal: bool) -> tuple[list[str], bool]:
+def measure(
+    lengths: tuple[int, int], heads: tuple[int, int], causal: bool
+) -> tuple[list[str], bool]:
     q = randn(lengths[0], heads[0], HEAD_DIM)
     k, v = (randn(lengths[1], heads[1], HEAD_DIM, seed=seed) for seed in (1, 2))
     cu_q, cu_k = cumulative([lengths[0]]), cumulative([lengths[1]])
@@ -104,23 +122,27 @@ def main() -> int:
         for heads in HEADS
         for causal in (False, True)
     ]
+    sanitizers = {tool: sanitizer_verdict(tool) for tool in ("memcheck", "racecheck")}
     good = all(row_good for _, row_good in measured)
+    clean = all(tool_good for _, tool_good in sanitizers.values())
     capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    device = torch.cuda.get_device_name()
+    digest = hashlib.sha256(library.read_bytes()).hexdigest()
     lines = [
         "# Results on a GPU",
         "",
-        "Written by `tests/gpu/report.py`. Unit-normal inputs, head size 256, batch 1, against float64."
-        " *Worst error* is",
-        "the largest |error| / max(1, |reference|). The GPU ran the embedded `compute_70` PTX,"
-        " compiled by its driver: this",
-        "shows that results are right, and says nothing about a V100's speed.",
+        "Written by `tests/gpu/report.py`. Unit-normal inputs, head size 256, batch 1, against",
+        "float64. *Worst error* is the largest |error| / max(1, |reference|). The GPU ran the",
+        "embedded `compute_70` PTX, compiled by its driver: this shows that results are right, and",
+        "says nothing about a V100's speed.",
         "",
-        f"- GPU: {torch.cuda.get_device_name()}, compute capability {capability}, driver {driver_version()}",
+        f"- GPU: {device}, compute capability {capability}, driver {driver_version()}",
         f"- torch {torch.__version__}",
-        f"- library: sha256 `{hashlib.sha256(library.read_bytes()).hexdigest()}`",
-        f"- bounds: relative L2 <= {RELATIVE_L2_BOUND:.0e}, worst error <= {WORST_BOUND:.0e}, both at"
-        " most twice those of",
-        f"  PyTorch's fp16 attention with the same inputs: {'all met' if good else '**NOT met**'}",
+        f"- library: sha256 `{digest}`",
+        f"- bounds: relative L2 <= {RELATIVE_L2_BOUND:.0e}, worst error <= {WORST_BOUND:.0e},",
+        "  both at most twice those of PyTorch's fp16 attention with the same inputs, same bits",
+        f"  twice, graph = eager: {'all met' if good else '**NOT met**'}",
+        *(f"- {tool} of `tests/gpu/sanitize.py`: {text}" for tool, (text, _) in sanitizers.items()),
         "- again: `VLLM_FA2_SM70_LIBRARY=<library> python3 tests/gpu/report.py`",
         "",
         "| " + " | ".join(COLUMNS) + " |",
@@ -130,7 +152,9 @@ def main() -> int:
     ]
     output.write_text("\n".join(lines))
     print(f"{output}: {len(measured)} rows, {'all within' if good else 'NOT within'} bounds")
-    return 0 if good else 1
+    for tool, (text, _) in sanitizers.items():
+        print(f"{tool}: {text}")
+    return 0 if good and clean else 1
 
 
 if __name__ == "__main__":

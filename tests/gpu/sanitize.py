@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few launches for compute-sanitizer, which makes everything some hundred times slower.
+"""A few launches for compute-sanitizer, which makes everything some hundred times slower:
 
-    compute-sanitizer --tool memcheck  --error-exitcode 1 python3 tests/gpu/sanitize.py
-    compute-sanitizer --tool racecheck --error-exitcode 1 python3 tests/gpu/sanitize.py
+compute-sanitizer --tool memcheck  --error-exitcode 1 python3 tests/gpu/sanitize.py
+compute-sanitizer --tool racecheck --error-exitcode 1 python3 tests/gpu/sanitize.py
 """
 
 from __future__ import annotations

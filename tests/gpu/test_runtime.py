@@ -49,7 +49,7 @@ def test_current_stream_is_used():
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)  # a launch on another stream would read `late` before the copy
+        torch.cuda._sleep(200_000_000)  # on another stream, the kernel would come before the copy
         late.copy_(q)
         out, _ = kvcache(late[None], k[None], v[None])
     stream.synchronize()
