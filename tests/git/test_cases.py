@@ -63,7 +63,7 @@ REFUSED = [
         "line 10", "hunk 1", "announces 5 old and 5 new lines; 3 and 3 are there",
     )),
     Refused("11", "series", 4, ("holds 3 patches",)),
-    Refused("14", "series", 9, ("patch `0001-fix.patch` is already applied",)),
+    Refused("14", "series", 4, ("patch `0001-fix.patch` is already applied",)),
     Refused("15", "series", 4, ("`csrc/keep.h` already exists",)),
     Refused("15", "series.delete", 4, ("`csrc/gone.h` does not exist",)),
     Refused("15", "series.delete-differs", 4, ("`csrc/keep.h`", "content left after delete")),

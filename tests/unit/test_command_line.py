@@ -20,7 +20,7 @@ CLASSES = {
     errors.UsageError: 2,
     errors.LockMismatch: 3,
     errors.PatchDoesNotApply: 4,
-    errors.AlreadyApplied: 9,
+    errors.AlreadyApplied: 4,
     errors.LocalChanges: 5,
     errors.ToolMissing: 6,
     errors.BuildFailed: 7,

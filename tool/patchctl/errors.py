@@ -65,7 +65,6 @@ class PatchDoesNotApply(PatchctlError):
 class AlreadyApplied(PatchDoesNotApply):
     """Everything that a patch does is in the tree already."""
 
-    exit_code = 9
     kind = "already-applied"
 
 

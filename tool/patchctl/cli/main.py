@@ -71,8 +71,7 @@ def main(
 
     Results go to stdout, progress and errors to stderr. Exit codes: 0 ok, 1 a gate says no,
     2 usage, 3 lock mismatch, 4 a patch does not apply, 5 local changes in the tree, 6 a tool is
-    missing, 7 the build failed, 8 network, disk or permissions, 9 a patch is already
-    applied, 70 a bug, 130 interrupted.
+    missing, 7 the build failed, 8 network, disk or permissions, 70 a bug, 130 interrupted.
     """
     ctx.obj = App(
         directory=directory, verbose=verbose, as_json=as_json, target=target, offline=offline
