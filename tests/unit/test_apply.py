@@ -214,7 +214,7 @@ def test_write_through_a_link_of_the_baseline_is_refused() -> None:
 def test_patch_whose_result_is_there_is_already_applied(files: Files, patch: bytes) -> None:
     error = refusal(files, patch)
     assert isinstance(error, AlreadyApplied)
-    assert (error.exit_code, error.kind) == (9, "already-applied")
+    assert (error.exit_code, error.kind) == (4, "already-applied")
 
 
 def test_patch_that_is_there_in_part_does_not_apply() -> None:
