@@ -186,7 +186,8 @@ class _Job:
         python = self._environment(self.project.out / "venv")
         done = install(self.project, self.target, self.report, python=python)
         uninstall(self.project, self.target, self.report, python=python)
-        return f"{done.wheel.name}: {done.reason or 'usable here'}"
+        cause = done.reason.partition(";")[0]
+        return f"{done.wheel.name}, and out again; " + (f"here: {cause}" if cause else "usable here")
 
     def _environment(self, folder: Path) -> Path:
         run([sys.executable, "-m", "venv", "--without-pip", folder])
