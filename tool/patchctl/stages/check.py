@@ -187,7 +187,8 @@ class _Job:
         done = install(self.project, self.target, self.report, python=python)
         uninstall(self.project, self.target, self.report, python=python)
         cause = done.reason.partition(";")[0]
-        return f"{done.wheel.name}, and out again; " + (f"here: {cause}" if cause else "usable here")
+        here = f"here: {cause}" if cause else "usable here"
+        return f"{done.wheel.name}, and out again; {here}"
 
     def _environment(self, folder: Path) -> Path:
         run([sys.executable, "-m", "venv", "--without-pip", folder])
