@@ -210,7 +210,9 @@ class _Reader:
         if action is Action.CREATE:
             old_mode, new_mode = None, new_mode or Mode.FILE.encode()
         line = self._cursor.number(start)
-        return Change(action, old, new, line, self._mode(old_mode), self._mode(new_mode))
+        modes = (self._mode(old_mode), self._mode(new_mode))
+        blobs = (ids[1].decode(), ids[2].decode()) if ids else None
+        return Change(action, old, new, line, *modes, ids=blobs)
 
     def _mode(self, raw: bytes | None) -> Mode | None:
         try:

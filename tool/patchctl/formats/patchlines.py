@@ -11,7 +11,7 @@ from patchctl.formats.gitobjects import display
 from patchctl.formats.mail import crlf
 from patchctl.formats.patchmodel import Binary, BinaryMethod, Hunk, malformed
 
-HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: (\d{6}))?$")
 _BLOCK = re.compile(rb"(literal|delta) (\d+)$")
 _SIDES = {b" ": (0, 1), b"\n": (0, 1), b"-": (0,), b"+": (1,)}
@@ -88,6 +88,7 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
     counts = [int(match[i]) if match[i] is not None else 1 for i in (2, 4)]
     sides: tuple[list[bytes], list[bytes]] = ([], [])
     closed = [False, False]
+    marks = bytearray()
     cursor.at += 1
     while [len(s) for s in sides] != counts or cursor.peek().startswith(b"\\ "):
         line = cursor.peek()
@@ -108,6 +109,7 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
             if closed[side]:
                 cursor.fail("a line after the one that has no newline at the end of the file")
             sides[side].append(line[1:].removesuffix(b"\n") + b"\n")
+        marks += line[:1].replace(b"\n", b" ")
         cursor.at += 1
     old, new = (tuple(side) for side in sides)
     if (old and match[1] == b"0") or (new and match[3] == b"0"):
@@ -121,7 +123,8 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
             at=start,
             hint="make the patch with context: git diff -U3",
         )
-    return Hunk(cursor.number(start), int(match[1]), int(match[3]), old, new)
+    starts = (int(match[1]), int(match[3]))
+    return Hunk(cursor.number(start), *starts, old, new, bytes(marks), match[5].strip())
 
 
 def read_binary(cursor: Cursor, index: bytes) -> Binary:

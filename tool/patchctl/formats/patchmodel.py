@@ -32,7 +32,8 @@ class Hunk:
     """One ``@@`` block. Lines keep their newline; a file's last line may have none.
 
     `line` is where it starts in the patch file; `old_start` and `new_start` count lines of the
-    target from 1, as written in the header.
+    target from 1, as written in the header. `marks` has a byte for each line of the body: a blank,
+    ``-`` or ``+``; `heading` is what the header says after the second ``@@``.
     """
 
     line: int
@@ -40,6 +41,8 @@ class Hunk:
     new_start: int
     old: tuple[bytes, ...]
     new: tuple[bytes, ...]
+    marks: bytes = b""
+    heading: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class Change:
     """What a patch does to one file.
 
     `old` is the path that is read (empty when the file is created), `new` the one that is
-    written (empty when it is deleted). Modes are None where the patch does not say.
+    written (empty when it is deleted). Modes are None where the patch does not say. `ids` are
+    the blobs that an ``index`` line names, before and after; they may be abbreviated.
     """
 
     action: Action
@@ -68,6 +72,7 @@ class Change:
     new_mode: Mode | None = None
     hunks: tuple[Hunk, ...] = ()
     binary: Binary | None = None
+    ids: tuple[str, str] | None = None
 
     @property
     def path(self) -> bytes:
