@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,7 +19,7 @@ import click
 
 from patchctl.cli.reporter import ClickReporter
 from patchctl.errors import Interrupted, PatchctlError, Unavailable
-from patchctl.system.project import Project, open_project
+from patchctl.system.project import DEFAULT_BASELINE, Project, open_project
 
 JSON_VERSION = 1
 
@@ -31,6 +33,7 @@ class App:
     as_json: bool = False
     target: str = "sm70"
     offline: bool = False
+    baseline: str = DEFAULT_BASELINE
 
     @cached_property
     def report(self) -> ClickReporter:
@@ -39,8 +42,19 @@ class App:
 
     @cached_property
     def project(self) -> Project:
-        """The project around `directory`."""
-        return open_project(self.directory)
+        """The project around `directory`, on the baseline that was asked for."""
+        project = open_project(self.directory)
+        if self.baseline == DEFAULT_BASELINE:
+            return project
+        from patchctl.system.baselines import with_baseline
+
+        return with_baseline(project, self.baseline)
+
+    def spelled(self, text: str) -> str:
+        """Commands in `text` with the global options that they need here."""
+        if self.baseline == DEFAULT_BASELINE:
+            return text
+        return _OWN_COMMAND.sub(f"patchctl --baseline {self.baseline} ", text)
 
     def show(self, command: str, data: dict[str, Any], text: Callable[[], str] | str) -> None:
         """Print a command's result on stdout: `data` as JSON, or `text` for people."""
@@ -52,6 +66,8 @@ class App:
         if rendered:
             click.echo(rendered)
 
+
+_OWN_COMMAND = re.compile(r"\bpatchctl (?=[a-z])")
 
 pass_app = click.make_pass_decorator(App, ensure=True)
 
@@ -67,16 +83,42 @@ def _global_flag(flag: str, attribute: str, help: str) -> Callable[[Any], Any]:
     return click.option(*names, is_flag=True, expose_value=False, callback=remember, help=help)
 
 
+def _baseline_option(function: Any) -> Any:
+    """``--baseline``, also understood after the command's name."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.ensure_object(App).baseline = value
+
+    return click.option(
+        "--baseline",
+        metavar="NAME",
+        expose_value=False,
+        callback=remember,
+        help="Work on vendor/NAME.lock.toml.",
+    )(function)
+
+
 def command(function: Callable[..., Any]) -> click.Command:
     """A command that gets the `App` first and knows the global flags too.
 
     The function's own ``click.option`` decorators go below this one.
     """
-    wrapped = pass_app(function)
+
+    @functools.wraps(function)
+    def call(app: App, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(app, *args, **kwargs)
+        except PatchctlError as error:
+            error.hint = app.spelled(error.hint)
+            raise
+
+    wrapped = pass_app(call)
     for flag in (
         _global_flag("--offline", "offline", "Use only what is on this machine."),
         _global_flag("--json", "as_json", "Print one JSON object on stdout."),
         _global_flag("-v --verbose", "verbose", "Say more about what is done."),
+        _baseline_option,
     ):
         wrapped = flag(wrapped)
     return click.command(context_settings={"help_option_names": ["-h", "--help"]})(wrapped)

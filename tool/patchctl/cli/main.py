@@ -13,6 +13,7 @@ import click
 
 from patchctl import __version__
 from patchctl.cli.app import App, funnel
+from patchctl.system.project import DEFAULT_BASELINE
 
 COMMANDS = {
     "status": "patchctl.cli.status",
@@ -56,11 +57,24 @@ class LazyGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Say more about what is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option("--target", default="sm70", show_default=True, help="Read build/TARGET.toml.")
+@click.option(
+    "--baseline",
+    default=DEFAULT_BASELINE,
+    show_default=True,
+    metavar="NAME",
+    help="Work on vendor/NAME.lock.toml.",
+)
 @click.option("--offline", is_flag=True, help="Use only what is on this machine.")
 @click.version_option(__version__, prog_name="patchctl")
 @click.pass_context
 def main(
-    ctx: click.Context, directory: Path, verbose: bool, as_json: bool, target: str, offline: bool
+    ctx: click.Context,
+    directory: Path,
+    verbose: bool,
+    as_json: bool,
+    target: str,
+    baseline: str,
+    offline: bool,
 ) -> None:
     """Replay a patch series onto a locked FlashAttention-2, build it for Tesla V100, prove it.
 
@@ -74,7 +88,12 @@ def main(
     missing, 7 the build failed, 8 network, disk or permissions, 70 a bug, 130 interrupted.
     """
     ctx.obj = App(
-        directory=directory, verbose=verbose, as_json=as_json, target=target, offline=offline
+        directory=directory,
+        verbose=verbose,
+        as_json=as_json,
+        target=target,
+        baseline=baseline,
+        offline=offline,
     )
 
 

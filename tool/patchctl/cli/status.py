@@ -37,10 +37,11 @@ def status(app: App, cuda_home: Path | None) -> None:
         lines = [line(state) for state in states]
         stale = next((state for state in states if not state.current), None)
         if stale is not None:
-            lines.append(f"next: {stale.command}")
+            lines.append(f"next: {app.spelled(stale.command)}")
         return "\n".join(lines)
 
     data = {
+        "baseline": app.project.baseline,
         "current": all(state.current for state in states),
         "stages": [asdict(state) for state in states],
     }

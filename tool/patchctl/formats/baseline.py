@@ -9,12 +9,25 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
+import tomli_w
 
 from patchctl.errors import UsageError
 from patchctl.formats.documents import Document, read_toml
 from patchctl.formats.globs import Include, glob_fault
 
 RELOCK_HINT = "patchctl fetch --lock"
+
+
+class LockedSubmodule(Document, frozen=True, kw_only=True):
+    """A submodule whose files are part of the baseline, at `path` of it.
+
+    `url` may be a path, relative to the project's root; an empty one, or an empty `commit`, is
+    filled in from what the repository says by ``fetch --lock``.
+    """
+
+    path: str
+    url: str = ""
+    commit: str = ""
 
 
 class _Source(Document, frozen=True, kw_only=True, tag_field="kind"):
@@ -50,6 +63,7 @@ class GitCommit(_Source, frozen=True, kw_only=True, tag="git"):
 
     url: str
     commit: str
+    submodules: tuple[LockedSubmodule, ...] = ()
 
     digests = {"tree": 40, "commit": 40}  # noqa: RUF012  (a ClassVar of the base)
 
@@ -61,6 +75,31 @@ class BaselineLock(Document, frozen=True, kw_only=True):
     """The whole lock file."""
 
     baseline: Sdist | GitCommit
+
+
+def describes_baseline(text: bytes, *, where: str) -> bool:
+    """Whether a lock file is one of a baseline: it has a ``[baseline]`` table.
+
+    Raises:
+        UsageError: not TOML.
+    """
+    try:
+        return "baseline" in msgspec.toml.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"`{where}` is not valid TOML: {error}", data={"file": where}) from error
+
+
+def resolve_url(base: str, url: str) -> str:
+    """Where a submodule is: git's rule for ``./`` and ``../`` against the place around it."""
+    base = base.rstrip("/")
+    relative = url.startswith(("./", "../"))
+    separator = "/"
+    while url.startswith(("./", "../")):
+        step, _, url = url.partition("/")
+        if step == "..":
+            cut = max(base.rfind("/"), base.rfind(":"))
+            base, separator = (base[:cut], base[cut]) if cut > 0 else (".", "/")
+    return f"{base}{separator}{url}" if relative else url
 
 
 def read_lock(text: str | bytes, *, where: str) -> Sdist | GitCommit:
@@ -80,6 +119,8 @@ def read_lock(text: str | bytes, *, where: str) -> Sdist | GitCommit:
                 f"expected {length} lower-case hex digits",
                 hint="" if key == "commit" else f'set it to "" and run: {RELOCK_HINT}',
             )
+    if isinstance(source, GitCommit):
+        _check_submodules(source.submodules, where)
     if not source.include:
         raise UsageError(f"`{where}` at `baseline.include`: no glob, so no file would be kept")
     for position, glob in enumerate(source.include):
@@ -87,6 +128,22 @@ def read_lock(text: str | bytes, *, where: str) -> Sdist | GitCommit:
         if fault:
             raise UsageError(f"`{where}` at `baseline.include[{position}]`: `{glob}` {fault}")
     return source
+
+
+def _check_submodules(submodules: tuple[LockedSubmodule, ...], where: str) -> None:
+    seen = set()
+    for position, module in enumerate(submodules):
+        place = f"`{where}` at `baseline.submodules[{position}]"
+        parts = module.path.split("/")
+        if not all(parts) or {".", ".."} & set(parts):
+            raise UsageError(f"{place}.path`: `{module.path}` is no path inside the tree")
+        if module.path in seen:
+            raise UsageError(f"{place}.path`: `{module.path}` is listed twice")
+        seen.add(module.path)
+        if module.commit and not re.fullmatch("[0-9a-f]{40}", module.commit):
+            raise UsageError(
+                f"{place}.commit`: got `{module.commit}`, expected 40 lower-case hex digits"
+            )
 
 
 def require_locked(source: Sdist | GitCommit, *, where: str) -> None:
@@ -101,17 +158,33 @@ def require_locked(source: Sdist | GitCommit, *, where: str) -> None:
                 f"`{where}` at `baseline.{key}`: empty, so nothing says what is right",
                 hint=f"{RELOCK_HINT}, then review the difference",
             )
+    for module in source.submodules if isinstance(source, GitCommit) else ():
+        if not (module.url and module.commit):
+            raise UsageError(
+                f"`{where}` at `baseline.submodules`: `{module.path}` has no url or no commit",
+                hint=f"{RELOCK_HINT}, then review the difference",
+            )
 
 
 def lock_inputs(source: Sdist | GitCommit) -> dict[str, str]:
     """What the baseline depends on, by names that people understand."""
     digests = {key: getattr(source, key) for key in source.digests}
     include = hashlib.sha256("\n".join(source.include).encode()).hexdigest()
-    return {"source": str(source), "include": include, **digests}
+    modules = source.submodules if isinstance(source, GitCommit) else ()
+    commits = {f"submodule {module.path}": module.commit for module in modules}
+    return {"source": str(source), "include": include, **digests, **commits}
 
 
-def relock(text: str, values: Mapping[str, str], *, where: str) -> str:
+def relock(
+    text: str,
+    values: Mapping[str, str],
+    *,
+    where: str,
+    submodules: tuple[LockedSubmodule, ...] | None = None,
+) -> str:
     """The lock file with new `values` of keys in ``[baseline]``; the rest stays byte for byte.
+
+    New `submodules` are written at the end, in place of those that were there.
 
     Raises:
         UsageError: the file is not laid out in lines of ``key = "value"`` below ``[baseline]``.
@@ -119,8 +192,11 @@ def relock(text: str, values: Mapping[str, str], *, where: str) -> str:
     expected = read_toml(text, BaselineLock, where=where)
     for key, value in values.items():
         text = _set_key(text, key, value)
-    found = read_toml(text, BaselineLock, where=where).baseline
-    if found != msgspec.structs.replace(expected.baseline, **values):
+    wanted = msgspec.structs.replace(expected.baseline, **values)
+    if submodules is not None:
+        wanted = msgspec.structs.replace(wanted, submodules=submodules)
+        text = _set_submodules(text, submodules)
+    if read_toml(text, BaselineLock, where=where).baseline != wanted:
         raise UsageError(
             f"patchctl cannot edit `{where}`: expected lines of key and value below `[baseline]`",
             hint="set " + ", ".join(f'{key} = "{value}"' for key, value in values.items()),
@@ -135,3 +211,18 @@ def _set_key(text: str, key: str, value: str) -> str:
         return changed
     header = re.compile(r"^\[baseline\][^\n]*$", re.MULTILINE)
     return header.sub(rf'\g<0>\n{key} = "{value}"', text, count=1)
+
+
+def _set_submodules(text: str, submodules: tuple[LockedSubmodule, ...]) -> str:
+    kept: list[str] = []
+    inside = False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            inside = re.match(r"\s*\[\[\s*baseline\.submodules\s*\]\]", line) is not None
+        if not inside:
+            kept.append(line)
+    blocks = [
+        "\n[[baseline.submodules]]\n" + tomli_w.dumps(msgspec.to_builtins(module))
+        for module in submodules
+    ]
+    return "".join(kept).rstrip("\n") + "\n" + "".join(blocks)

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def check(
         each_prefix: also build and verify what the first 1, 2, ... patches give.
         keep: keep the scratch folder of a run that passed.
     """
-    scratch = Project(project.root, project.out / "check")
+    scratch = replace(project, out=project.out / "check")
     shutil.rmtree(scratch.out, ignore_errors=True)
     scratch.out.mkdir(parents=True)
     job = _Job(scratch, target_name, report, offline, cuda_home, jobs)

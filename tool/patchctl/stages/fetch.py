@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import LockMismatch, Unavailable, UsageError
-from patchctl.formats.archive import check_links, check_paths, submodule_missing
 from patchctl.formats.baseline import (
     RELOCK_HINT,
     GitCommit,
+    LockedSubmodule,
     Sdist,
     lock_inputs,
     read_lock,
     relock,
     require_locked,
 )
-from patchctl.formats.gitobjects import Entry, Identity, Mode, blob_id, tree_id
+from patchctl.formats.gitobjects import Entry, Identity, blob_id, tree_id
+from patchctl.stages.gitbaseline import take_commit
 from patchctl.system.files import write_file
 from patchctl.system.gitstore import clear_leftovers, names_stored_commit
 from patchctl.system.project import Project
@@ -57,10 +57,11 @@ class Baseline:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a source gave: the files that are kept, and the digests for the lock."""
+    """What a source gave: the files that are kept; the digests and submodules for the lock."""
 
     tree: Mapping[bytes, Entry]
     digests: dict[str, str]
+    submodules: tuple[LockedSubmodule, ...] = ()
 
 
 def fetch_inputs(project: Project) -> dict[str, str]:
@@ -98,8 +99,9 @@ def fetch(
         taken = _take(project, store, source, report, offline=offline, lock=lock)
         tree = store.write_tree(taken.tree)
         commit = store.write_commit(tree, (), BASELINE_AUTHOR, BASELINE_AUTHOR, BASELINE_MESSAGE)
-        relocked = _relock(project, source, {**taken.digests, "tree": tree}) if lock else ()
-        store.set_ref(BASELINE_REF, commit)
+        values = {**taken.digests, "tree": tree}
+        relocked = _relock(project, source, values, taken.submodules) if lock else ()
+        store.set_ref(project.baseline_ref, commit)
     locked = _read(project)
     outputs = {"tree": tree, "commit": commit, "files": str(len(taken.tree))}
     save_record(project, Record(stage=STAGE, inputs=lock_inputs(locked), outputs=outputs))
@@ -137,7 +139,7 @@ def _already_there(project: Project, source: Sdist | GitCommit) -> Baseline | No
     record = load_record(project, STAGE)
     if record is None or record.inputs != lock_inputs(source):
         return None
-    if not names_stored_commit(project.store, BASELINE_REF, record.outputs["commit"]):
+    if not names_stored_commit(project.store, project.baseline_ref, record.outputs["commit"]):
         return None
     return _baseline(source, record.outputs)
 
@@ -154,7 +156,8 @@ def _take(
     if isinstance(source, Sdist):
         taken = _take_sdist(store, source, report, offline=offline, lock=lock)
     else:
-        taken = _take_commit(project, store, source, report, offline=offline)
+        commit = take_commit(project, store, source, report, offline=offline, lock=lock)
+        taken = _Taken(commit.tree, {}, tuple(commit.submodules))
     unused = source.kept.unused(taken.tree)
     if unused:
         raise UsageError(
@@ -216,53 +219,28 @@ def _explained(error: DigestMismatch, source: Sdist, report: Reporter) -> LockMi
     )
 
 
-def _take_commit(
-    project: Project, store: Store, source: GitCommit, report: Reporter, *, offline: bool
-) -> _Taken:
-    place = _place(project, source.url)
-    if offline and isinstance(place, str) and not store.has(source.commit):
-        raise Unavailable(
-            f"commit {source.commit} of `{source.url}` is not on this machine, "
-            "and --offline forbids to fetch it",
-            hint="run once without --offline, or let `baseline.url` be a local clone",
-        )
-    with report.task(f"fetching {source}", 0):
-        store.fetch_commit(place, source.commit)
-    where = f"commit {source.commit}"
-    for folder in store.submodules(source.commit):
-        if source.kept.reaches_into(folder):
-            raise submodule_missing(folder, what="commit")
-    everything = store.read_tree(source.commit, submodules=True)
-    tree = {path: entry for path, entry in everything.items() if source.kept.matches(path)}
-    check_paths(tree, where=where)
-    links = {p: store.read_blob(e.id) for p, e in tree.items() if e.mode is Mode.SYMLINK}
-    check_links(links, where=where)
-    return _Taken(tree, {})
-
-
-def _place(project: Project, url: str) -> Path | str:
-    """A folder on this machine, or a URL as it is."""
-    path = project.root / Path(url.removeprefix("file://")).expanduser()
-    if path.exists():
-        return path.resolve()
-    # git's own rule: a colon before the first slash means another machine
-    if "://" in url or ":" in url.split("/")[0]:
-        return url
-    raise UsageError(
-        f"`{_where(project)}` at `baseline.url`: no folder `{path}`",
-        hint="a path is relative to the project's folder",
-    )
-
-
 def _relock(
-    project: Project, source: Sdist | GitCommit, values: dict[str, str]
+    project: Project,
+    source: Sdist | GitCommit,
+    values: dict[str, str],
+    submodules: tuple[LockedSubmodule, ...],
 ) -> tuple[tuple[str, str, str], ...]:
     """Write what differs into the lock; comments and the order of keys stay."""
-    changes = tuple(
-        (k, getattr(source, k), v) for k, v in values.items() if getattr(source, k) != v
-    )
-    if changes:
+    changed = [(k, getattr(source, k), v) for k, v in values.items() if getattr(source, k) != v]
+    moved = []
+    if isinstance(source, GitCommit) and source.submodules != submodules:
+        old, new = ({m.path: m for m in side} for side in (source.submodules, submodules))
+        for name in dict.fromkeys((*old, *new)):
+            if old.get(name) != new.get(name):
+                was, now = (side[name].commit if name in side else "" for side in (old, new))
+                moved.append((f"submodule {name}", was, now))
+    if changed or moved:
         path = project.baseline_lock
-        text = path.read_bytes().decode()
-        write_file(path, relock(text, {k: new for k, _, new in changes}, where=_where(project)))
-    return changes
+        new_text = relock(
+            path.read_bytes().decode(),
+            {key: value for key, _, value in changed},
+            where=_where(project),
+            submodules=submodules if moved else None,
+        )
+        write_file(path, new_text)
+    return (*changed, *moved)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import LocalChanges, LockMismatch, PatchDoesNotApply, UsageError
 from patchctl.formats.gitobjects import display
-from patchctl.formats.mail import read_patch_file
 from patchctl.formats.serieslock import (
     RELOCK,
     LockedBaseline,
@@ -25,12 +23,14 @@ from patchctl.formats.serieslock import (
     verify,
     write_series_lock,
 )
-from patchctl.stages.fetch import Baseline, fetch
+from patchctl.stages.applied import Applied, apply_series
+from patchctl.stages.fetch import fetch
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.gitstore import names_stored_commit
+from patchctl.system.prefixes import Prefix, known_part, load_prefixes
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
-from patchctl.system.report import Reporter, Task
+from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import (
     PatchSource,
     SeriesFiles,
@@ -42,7 +42,6 @@ from patchctl.system.worktree import LocalEdit, Survey, Worktree
 
 if TYPE_CHECKING:
     from patchctl.formats.history import History
-    from patchctl.formats.patchmodel import Patch
     from patchctl.system.gitstore import Store
 
 STAGE = "replay"
@@ -65,8 +64,9 @@ class ReplayResult:
     """What replay did.
 
     `written` and `removed` count files of the source tree; `fresh` is False when nothing had to
-    be done; `relocked` says what ``--lock`` changed; `untracked` are files in the source tree
-    that are not ours; `discarded` is where edited files were saved.
+    be done; `reused` how many patches at the start were as before and not applied again;
+    `relocked` says what ``--lock`` changed; `untracked` are files in the source tree that are
+    not ours; `discarded` is where edited files were saved.
     """
 
     head: str
@@ -75,6 +75,7 @@ class ReplayResult:
     written: int = 0
     removed: int = 0
     fresh: bool = True
+    reused: int = 0
     relocked: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     discarded: Path | None = None
@@ -127,19 +128,21 @@ def replay(
     sources = files.up_to(through, where=project.relative(project.series))
     baseline = fetch(project, report, offline=offline)
     worktree = Worktree(project.source, project.records)
-    unchanged = _nothing_to_do(project, report, worktree, sources, _inputs(project, files, through))
+    base = LockedBaseline(tree=baseline.tree, commit=baseline.commit)
+    inputs = _inputs(project, files, through)
+    unchanged = _nothing_to_do(project, report, worktree, base, sources, inputs)
     if unchanged is not None:
         return unchanged
     from patchctl.system.gitstore import Store
 
     with Store(project.store) as store:
         locked = read_lock(project)
-        history = _make(project, report, store, baseline, files, sources, None if lock else locked)
+        applied = _apply(project, report, store, base, files, sources, None if lock else locked)
+        history = applied.history
         if not lock:
             _compare(project, locked, history.lock, whole=through is None)
         survey, discarded = _survey(project, report, worktree, history, discard=discard)
-        for kind, data in history.objects:
-            store.write_object(kind, data)
+        applied.keep(project, store)
         relocked: list[str] = []
         if lock:
             relocked = changes(locked, history.lock)
@@ -147,14 +150,15 @@ def replay(
         drop_record(project, STAGE)
         with report.task(f"updating {project.relative(project.source)}", 0):
             update = worktree.update(survey, history.files, history.tree, store.read_blob)
-        store.set_ref(HEAD_REF, history.lock.head)
+        store.set_ref(project.head_ref, history.lock.head)
     outputs = {"tree": history.tree, "head": history.lock.head}
     inputs = _inputs(project, files, through)
     save_record(project, Record(stage=STAGE, inputs=inputs, outputs=outputs))
     return ReplayResult(
         head=history.lock.head,
         tree=history.tree,
-        patches=_patches(sources, history.lock),
+        patches=_patches(sources, applied.prefixes),
+        reused=applied.reused,
         written=update.written,
         removed=update.removed,
         relocked=tuple(relocked),
@@ -167,6 +171,7 @@ def _nothing_to_do(
     project: Project,
     report: Reporter,
     worktree: Worktree,
+    base: LockedBaseline,
     sources: tuple[PatchSource, ...],
     inputs: dict[str, str],
 ) -> ReplayResult | None:
@@ -176,8 +181,8 @@ def _nothing_to_do(
     if record is None or record.stale_because(inputs) or record.outputs["tree"] != tree:
         return None
     head = record.outputs["head"]
-    locked = read_lock(project)
-    if locked is None or not names_stored_commit(project.store, HEAD_REF, head):
+    prefixes = known_part(load_prefixes(project), base, sources)
+    if len(prefixes) < len(sources) or not names_stored_commit(project.store, HEAD_REF, head):
         return None
     target = {name: state.entry for name, state in worktree.manifest.files.items()}
     survey = worktree.survey(target)
@@ -185,50 +190,37 @@ def _nothing_to_do(
         return None
     worktree.settle(survey, target, tree)
     untracked = _untracked(project, report, survey)
-    patches = _patches(sources, locked)
+    patches = _patches(sources, prefixes)
     return ReplayResult(head, tree, patches, fresh=False, untracked=untracked)
 
 
-def _patches(sources: tuple[PatchSource, ...], lock: SeriesLock) -> tuple[ReplayedPatch, ...]:
+def _patches(
+    sources: tuple[PatchSource, ...], prefixes: tuple[Prefix, ...]
+) -> tuple[ReplayedPatch, ...]:
     return tuple(
-        ReplayedPatch(s.name, read_patch_file(s.name, s.data).header.subject, p.tree, p.commit)
-        for s, p in zip(sources, lock.patches, strict=False)
+        ReplayedPatch(source.name, made.subject, made.tree, made.commit)
+        for source, made in zip(sources, prefixes, strict=True)
     )
 
 
-def _make(
+def _apply(
     project: Project,
     report: Reporter,
     store: Store,
-    baseline: Baseline,
+    base: LockedBaseline,
     files: SeriesFiles,
     sources: tuple[PatchSource, ...],
     locked: SeriesLock | None,
-) -> History:
-    """Apply the patches in memory. All are parsed first: one bad path refuses the series."""
-    from patchctl.formats.history import make_history
-    from patchctl.formats.patch import parse_patch
-
-    base = LockedBaseline(tree=baseline.tree, commit=baseline.commit)
+) -> Applied:
     if locked is not None:
         unpatched = SeriesLock(head=base.commit, baseline=base)
         verify(locked.prefix(0), unpatched, where=project.relative(project.series_lock))
     try:
-        patches = [(parse_patch(s.name, s.data, s.entry.strip), s.sha256) for s in sources]
-        tree = store.read_tree(baseline.tree)
-        with report.task("replaying", len(patches), unit="patches") as task:
-            return make_history(base, tree, _watched(patches, task), store.read_blob)
+        return apply_series(project, report, store, base, sources)
     except PatchDoesNotApply as error:
         add_series_line(error, project, files)
         _add_lock_state(error, sources, locked)
         raise
-
-
-def _watched(patches: list[tuple[Patch, str]], task: Task) -> Iterator[tuple[Patch, str]]:
-    for patch in patches:
-        task.note(patch[0].name)
-        yield patch
-        task.advance()
 
 
 def _add_lock_state(

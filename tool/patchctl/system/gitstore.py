@@ -28,33 +28,20 @@ from patchctl.formats.gitobjects import (
     commit_object,
     display,
     object_id,
+    pack,
     tree_objects,
 )
 from patchctl.system.files import TEMP_PREFIX
+from patchctl.system.gitrun import HERMETIC, GitRepo
+from patchctl.system.process import ProcessFailed
 
 if TYPE_CHECKING:
     from git import Repo
 
 # How to reach a remote is the user's business, everything else would change results.
 _TRANSPORT = re.compile(r"GIT_(SSL_.*|SSH|SSH_.*|PROXY_.*|ASKPASS|ALLOW_PROTOCOL)$")
-_HERMETIC = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_SYSTEM": os.devnull,
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_ATTR_NOSYSTEM": "1",
-    # no template: the user's could carry hooks
-    "GIT_TEMPLATE_DIR": "",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
-    # a baseline or store owned by another user is read, never executed
-    "GIT_CONFIG_COUNT": "3",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
-    "GIT_CONFIG_KEY_1": "core.hooksPath",
-    "GIT_CONFIG_VALUE_1": os.devnull,
-    "GIT_CONFIG_KEY_2": "gc.auto",
-    "GIT_CONFIG_VALUE_2": "0",
-}
+_PACK_FROM = 64
+"""Fewer objects than this are written as loose files: starting git takes as long."""
 
 
 def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
@@ -70,7 +57,7 @@ def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
             f"git is not usable: {str(error).splitlines()[0]}", hint="apt install git"
         ) from error
     del os.environ["GIT_PYTHON_REFRESH"]
-    os.environ.update(_HERMETIC)
+    os.environ.update(HERMETIC)
     try:
         if create and not path.exists():
             _create(git.Repo, path)
@@ -175,7 +162,7 @@ class Store:
         from gitdb import IStream
 
         hex_id = hex_id or object_id(kind, data)
-        if hex_id not in self._known and not self._loose(hex_id).exists():
+        if not self._is_known(hex_id):
             stream = IStream(kind.encode(), len(data), io.BytesIO(data))
             try:
                 self._loose_objects.store(stream)
@@ -200,6 +187,24 @@ class Store:
         """Store a blob, tree or commit in git's own form; returns its id."""
         return self._write(kind, data)
 
+    def write_objects(self, objects: Iterable[tuple[str, bytes]]) -> None:
+        """Store many objects, each given as kind and content: as one pack, which is faster."""
+        new = {object_id(kind, data): (kind, data) for kind, data in objects}
+        missing = [item for hex_id, item in new.items() if not self._is_known(hex_id)]
+        if len(missing) < _PACK_FROM:
+            for kind, data in missing:
+                self._write(kind, data)
+            return
+        repo = GitRepo(self.path)
+        try:
+            repo.git("index-pack", "--stdin", input=pack(missing))
+        except ProcessFailed as error:
+            raise _unwritable(self.path, error) from error
+        self._known |= new.keys()
+
+    def _is_known(self, hex_id: str) -> bool:
+        return hex_id in self._known or self._loose(hex_id).exists()
+
     def write_tree(self, tree: Tree) -> str:
         """Store a whole tree; returns its id."""
         root = ""
@@ -219,6 +224,31 @@ class Store:
     def submodules(self, treeish: str) -> dict[bytes, str]:
         """The submodules of a commit or tree: path to commit id."""
         return {p: i for mode, i, p in self._list_tree(treeish) if mode == SUBMODULE_MODE}
+
+    def submodule_urls(self, commit: str) -> dict[bytes, str]:
+        """Where `.gitmodules` of a commit says that its submodules are: path to URL."""
+        from git import GitCommandError
+
+        try:
+            listing = self._repo.git.config(
+                f"--blob={commit}:.gitmodules",
+                "-z",
+                "--get-regexp",
+                r"^submodule\..*\.(path|url)$",
+                stdout_as_string=False,
+            )
+        except GitCommandError:
+            return {}
+        values: dict[bytes, dict[bytes, bytes]] = {}
+        for item in listing.split(b"\0"):
+            key, _, value = item.partition(b"\n")
+            name, _, field = key.rpartition(b".")
+            values.setdefault(name, {})[field.lower()] = value
+        return {
+            module[b"path"].rstrip(b"/"): module[b"url"].decode("utf-8", "surrogateescape")
+            for module in values.values()
+            if {b"path", b"url"} <= module.keys()
+        }
 
     def read_tree(self, treeish: str, *, submodules: bool = False) -> dict[bytes, Entry]:
         """The whole tree of a commit or tree id, flat; `submodules` leaves them out.
@@ -295,7 +325,8 @@ class Store:
         failures = []
         # By id first; servers that refuse that are asked for everything.
         by_id = ["--depth=1", "--", str(source), commit]
-        everything = ["--", str(source), "+refs/*:refs/patchctl/remote/*"]
+        mine = f"refs/patchctl/remote/{object_id('blob', str(source).encode())[:12]}"
+        everything = ["--", str(source), f"+refs/*:{mine}/*"]
         for wanted in (by_id, everything):
             try:
                 self._repo.git.fetch(*options, *wanted, env=self._transport)

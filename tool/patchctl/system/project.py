@@ -17,17 +17,29 @@ from patchctl.system.files import write_file
 from patchctl.system.report import Reporter
 
 CACHE_VARIABLE = "PATCHCTL_CACHE_DIR"
+DEFAULT_BASELINE = "flash-attn"
+LOCK_SUFFIX = ".lock.toml"
 
 
 @dataclass(frozen=True)
 class Project:
     """The folders of one project. `root` holds `patches/`, `vendor/` and `build/`.
 
-    `out` is where everything generated goes; ``check`` points it at a scratch folder.
+    `out` is where everything generated goes; ``check`` points it at a scratch folder. `baseline`
+    names the pristine source to work on. Each baseline has its own locks, refs, source tree,
+    objects and records, so that changing from one to another does no work; the store is shared.
     """
 
     root: Path
     out: Path
+    baseline: str = DEFAULT_BASELINE
+
+    @property
+    def place(self) -> Path:
+        """Where what depends on the baseline is."""
+        if self.baseline == DEFAULT_BASELINE:
+            return self.out
+        return self.out / "baselines" / self.baseline
 
     @property
     def series(self) -> Path:
@@ -42,12 +54,28 @@ class Project:
     @property
     def series_lock(self) -> Path:
         """What each patch must produce."""
-        return self.root / "patches" / "series.lock.toml"
+        name = "" if self.baseline == DEFAULT_BASELINE else f".{self.baseline}"
+        return self.root / "patches" / f"series{name}{LOCK_SUFFIX}"
 
     @property
     def baseline_lock(self) -> Path:
         """Where the pristine baseline comes from."""
-        return self.root / "vendor" / "flash-attn.lock.toml"
+        return self.root / "vendor" / f"{self.baseline}{LOCK_SUFFIX}"
+
+    @property
+    def baseline_ref(self) -> str:
+        """The ref of the pristine source in the store."""
+        return self._ref("baseline")
+
+    @property
+    def head_ref(self) -> str:
+        """The ref of the last patch's commit in the store."""
+        return self._ref("head")
+
+    def _ref(self, what: str) -> str:
+        if self.baseline == DEFAULT_BASELINE:
+            return f"refs/patchctl/{what}"
+        return f"refs/patchctl/baselines/{self.baseline}/{what}"
 
     @property
     def toolchain_lock(self) -> Path:
@@ -74,16 +102,16 @@ class Project:
     @property
     def source(self) -> Path:
         """The replayed tree."""
-        return self.out / "src"
+        return self.place / "src"
 
     def objects(self, target: str) -> Path:
         """The build folder of a target."""
-        return self.out / target
+        return self.place / target
 
     @property
     def records(self) -> Path:
         """What each stage recorded about its last success."""
-        return self.out / "state"
+        return self.place / "state"
 
     def relative(self, path: Path) -> str:
         """`path` as people would type it from the project's root."""
