@@ -89,8 +89,14 @@ def _edited(change: Change, read: ReadFile) -> FileGrade:
     if graded.own is not Grade.EXACT or not change.hunks:
         return graded
     hunks = place_hunks(change.hunks, lines_of(there.data))
-    if mode_is_there and worst(h.grade for h in hunks) is not Grade.PRESENT:
-        return _grade(change, Grade.NONE, f"its mode is {there.mode} already, its content is not")
+    is_done = worst(h.grade for h in hunks) is Grade.PRESENT
+    if change.old_mode != change.new_mode and is_done != mode_is_there:
+        what = (
+            "mode is there already, its content"
+            if mode_is_there
+            else "content is there already, its mode"
+        )
+        return replace(_grade(change, Grade.NONE, f"its {what} is not"), hunks=hunks)
     return replace(graded, hunks=hunks)
 
 
@@ -114,7 +120,10 @@ def _moved(change: Change, read: ReadFile) -> FileGrade:
     graded = _whole(change, source)
     if graded.own is not Grade.EXACT:
         return graded
-    return replace(graded, hunks=place_hunks(change.hunks, lines_of(source.data)))
+    hunks = place_hunks(change.hunks, lines_of(source.data))
+    if hunks and worst(h.grade for h in hunks) is Grade.PRESENT:
+        graded = _grade(change, Grade.NONE, f"its new content is there, but it is not {done}")
+    return replace(graded, hunks=hunks)
 
 
 def _whole(change: Change, there: Content) -> FileGrade:
