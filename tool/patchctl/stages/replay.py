@@ -182,7 +182,9 @@ def _nothing_to_do(
         return None
     head = record.outputs["head"]
     prefixes = known_part(load_prefixes(project), base, sources)
-    if len(prefixes) < len(sources) or not names_stored_commit(project.store, HEAD_REF, head):
+    if len(prefixes) < len(sources) or not names_stored_commit(
+        project.store, project.head_ref, head
+    ):
         return None
     target = {name: state.entry for name, state in worktree.manifest.files.items()}
     survey = worktree.survey(target)
