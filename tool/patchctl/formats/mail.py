@@ -30,13 +30,14 @@ TOOL_EMAIL = "patchctl@localhost.invalid"
 NO_DATE = 946684800  # 2000-01-01T00:00:00Z
 
 _BOM = b"\xef\xbb\xbf"
-_SEPARATOR = re.compile(rb"From \S+ .*\d\d:\d\d:\d\d.* \d{4}\s*$")
+SEPARATOR = re.compile(rb"From \S+ .*\d\d:\d\d:\d\d.* \d{4}\s*$")
 _FIELD = re.compile(rb"([!-9;-~]+):[ \t]*(.*)", re.DOTALL)
 _IN_BODY = re.compile(rb"(From|Date|Subject):[ \t]*(.*)", re.DOTALL | re.IGNORECASE)
 _CHARSET = re.compile(r"""charset\s*=\s*"?([^\s";]+)""", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?P<name>.*?)<(?P<email>[^<>]*)>(?P<rest>.*)$", re.DOTALL)
 _SUBJECT_NOISE = re.compile(r"[rR][eE]:|[\s:]+|\[[^\]]*PATCH[^\]]*\]")
 _OTHER_BRACKET = re.compile(r"\[[^\]]*\]\s?")
+_ENCODING = "Content-Transfer-Encoding"
 _CRUD = "".join(map(chr, range(33))) + ",:;<>\"\\'"
 
 
@@ -66,7 +67,7 @@ def read_patch_file(name: str, data: bytes) -> PatchFile:
     lines = lines_of(data)
     if lines and lines[0].endswith(b"\r\n"):
         raise crlf(name, 1)
-    mails = sum(1 for line in lines[1:] if _SEPARATOR.match(line)) + 1
+    mails = sum(1 for line in lines[1:] if SEPARATOR.match(line)) + 1
     if mails > 1:
         raise malformed(
             name,
@@ -94,9 +95,28 @@ def crlf(name: str, line: int) -> PatchDoesNotApply:
     )
 
 
+def decoded_mail(data: bytes) -> bytes:
+    """The mail with its body decoded from quoted-printable or base64; anything else as it is."""
+    lines = lines_of(data)
+    fields, start = _mail_fields(lines)
+    encoding = _text((fields or {}).get(_ENCODING.lower(), b"")).strip().lower()
+    body = b"".join(lines[start:])
+    if encoding == "quoted-printable":
+        body = quopri.decodestring(body)
+    elif encoding == "base64":
+        try:
+            body = binascii.a2b_base64(body)
+        except binascii.Error:
+            return data
+    else:
+        return data
+    field = f"{_ENCODING}:".lower().encode()
+    return b"".join(x for x in lines[:start] if not x.lower().startswith(field)) + body
+
+
 def _mail_fields(lines: list[bytes]) -> tuple[dict[str, bytes] | None, int]:
     """The header fields (lower-case names) and where the body starts; None for no mail."""
-    start = 1 if lines and _SEPARATOR.match(lines[0]) else 0
+    start = 1 if lines and SEPARATOR.match(lines[0]) else 0
     fields: dict[str, bytes] = {}
     last = ""
     for number, line in enumerate(lines[start:], start):
@@ -116,7 +136,7 @@ def _mail_fields(lines: list[bytes]) -> tuple[dict[str, bytes] | None, int]:
 
 
 def _read_mail(name: str, fields: dict[str, bytes], body: list[bytes], start: int) -> PatchFile:
-    encoding = _text(fields.get("content-transfer-encoding", b"")).strip().lower()
+    encoding = _text(fields.get(_ENCODING.lower(), b"")).strip().lower()
     kind = _text(fields.get("content-type", b""))
     if kind.lower().startswith("multipart/"):
         raise malformed(name, 1, f"the mail is {kind.split(';')[0]}; it must be one text part")

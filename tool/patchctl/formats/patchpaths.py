@@ -38,6 +38,22 @@ def unquote(text: bytes) -> tuple[bytes, bytes]:
     return _ESCAPE.sub(plain, match[1]), text[match.end() :]
 
 
+_PLAIN = {code: name for name, code in _ESCAPES.items()}
+_ODD = re.compile(rb'[\x00-\x1f\x7f-\xff"\\]')
+
+
+def quote(path: bytes) -> bytes:
+    """The path as git writes it: in double quotes with escapes where it holds odd bytes."""
+    if _ODD.search(path) is None:
+        return path
+
+    def escape(match: re.Match[bytes]) -> bytes:
+        byte = match[0]
+        return b"\\" + (_PLAIN[byte] if byte in _PLAIN else b"%03o" % byte[0])
+
+    return b'"' + _ODD.sub(escape, path) + b'"'
+
+
 def git_names(rest: bytes) -> tuple[bytes, bytes] | None:
     """The two names of ``diff --git``; None where blanks make them ambiguous.
 
