@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import LockMismatch, Unavailable, UsageError
@@ -74,12 +75,17 @@ def fetch_inputs(project: Project) -> dict[str, str]:
 
 
 def fetch(
-    project: Project, report: Reporter, *, offline: bool = False, lock: bool = False
+    project: Project,
+    report: Reporter,
+    *,
+    offline: bool = False,
+    lock: bool = False,
+    archive: Path | None = None,
 ) -> Baseline:
     """Bring the locked baseline into the store, unless it is there.
 
     `offline` asks no other machine; `lock` takes what the source has now and writes its digests
-    into the lock.
+    into the lock; with `archive` what that file has, instead of what an index has.
 
     Raises:
         UsageError: a wrong lock, an incomplete or unsafe archive, an empty submodule.
@@ -96,7 +102,7 @@ def fetch(
     from patchctl.system.gitstore import Store
 
     with Store(project.store) as store:
-        taken = _take(project, store, source, report, offline=offline, lock=lock)
+        taken = _take(project, store, source, report, offline=offline, lock=lock, archive=archive)
         tree = store.write_tree(taken.tree)
         commit = store.write_commit(tree, (), BASELINE_AUTHOR, BASELINE_AUTHOR, BASELINE_MESSAGE)
         values = {**taken.digests, "tree": tree}
@@ -152,9 +158,10 @@ def _take(
     *,
     offline: bool,
     lock: bool,
+    archive: Path | None,
 ) -> _Taken:
     if isinstance(source, Sdist):
-        taken = _take_sdist(store, source, report, offline=offline, lock=lock)
+        taken = _take_sdist(store, source, report, offline=offline, lock=lock, file=archive)
     else:
         commit = take_commit(project, store, source, report, offline=offline, lock=lock)
         taken = _Taken(commit.tree, {}, tuple(commit.submodules))
@@ -176,15 +183,21 @@ def _take(
 
 
 def _take_sdist(
-    store: Store, source: Sdist, report: Reporter, *, offline: bool, lock: bool
+    store: Store,
+    source: Sdist,
+    report: Reporter,
+    *,
+    offline: bool,
+    lock: bool,
+    file: Path | None,
 ) -> _Taken:
-    from patchctl.system.packageindex import DigestMismatch, Wanted, obtain
+    from patchctl.system.packageindex import DigestMismatch, Wanted, adopt, obtain
     from patchctl.system.tarballs import SUFFIXES, read_archive
 
     locked = Wanted(source.name, source.version, SUFFIXES, source.sha256)
     wanted = replace(locked, sha256="") if lock else locked
     try:
-        archive = obtain(wanted, report, offline=offline)
+        archive = adopt(file) if file else obtain(wanted, report, offline=offline)
     except DigestMismatch as error:
         raise _explained(error, source, report) from error
     except Unavailable:

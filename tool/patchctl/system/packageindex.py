@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -100,6 +101,23 @@ def obtain(wanted: Wanted, report: Reporter, *, offline: bool) -> Obtained:
     if wrong:
         raise DigestMismatch(wanted, wrong[0])
     raise _not_found(wanted, settings, failures, offline=offline)
+
+
+def adopt(path: Path) -> Obtained:
+    """Put a file of this machine into the user's cache, where `obtain` finds it by its digest.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    try:
+        sha256 = sha256_of(path)
+        kept = _archives() / sha256 / path.name
+        if not kept.exists():
+            with path.open("rb") as source, AtomicFile(kept).open() as handle:
+                shutil.copyfileobj(source, handle)
+    except OSError as error:
+        raise Unavailable(f"cannot read `{path}`: {error.strerror}") from error
+    return Obtained(kept, sha256, str(path))
 
 
 def _not_found(
