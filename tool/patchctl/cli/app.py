@@ -20,6 +20,7 @@ import click
 from patchctl.cli.reporter import ClickReporter
 from patchctl.errors import Interrupted, PatchctlError, Unavailable
 from patchctl.system.project import DEFAULT_BASELINE, Project, open_project
+from patchctl.system.seriesjournal import finish_replacement
 
 JSON_VERSION = 1
 
@@ -44,6 +45,7 @@ class App:
     def project(self) -> Project:
         """The project around `directory`, on the baseline that was asked for."""
         project = open_project(self.directory)
+        finish_replacement(project, self.report)  # what a killed run had decided
         if self.baseline == DEFAULT_BASELINE:
             return project
         from patchctl.system.baselines import with_baseline

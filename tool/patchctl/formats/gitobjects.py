@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -121,6 +122,27 @@ def commit_object(
     head += [f"author {author.line()}", f"committer {committer.line()}"]
     body = message if message.endswith(b"\n") else message + b"\n"
     return "\n".join(head).encode() + b"\n\n" + body
+
+
+_PACK_KINDS = {"commit": 1, "tree": 2, "blob": 3}
+
+
+def pack(objects: Sequence[tuple[str, bytes]]) -> bytes:
+    """A pack file of different objects, each given as kind and content; none as a delta."""
+    parts = [b"PACK" + (2).to_bytes(4, "big") + len(objects).to_bytes(4, "big")]
+    for kind, data in objects:
+        size = len(data)
+        byte = _PACK_KINDS[kind] << 4 | size & 15
+        size >>= 4
+        head = bytearray()
+        while size:
+            head.append(byte | 0x80)
+            byte = size & 0x7F
+            size >>= 7
+        head.append(byte)
+        parts += (bytes(head), zlib.compress(data, 1))
+    content = b"".join(parts)
+    return content + hashlib.sha1(content).digest()
 
 
 def display(path: bytes) -> str:

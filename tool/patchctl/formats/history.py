@@ -35,22 +35,28 @@ class History:
 
 
 def make_history(
-    baseline: LockedBaseline, tree: Tree, patches: Iterable[tuple[Patch, str]], read: ReadBlob
+    baseline: LockedBaseline,
+    tree: Tree,
+    patches: Iterable[tuple[Patch, str]],
+    read: ReadBlob,
+    *,
+    done: tuple[LockedPatch, ...] = (),
 ) -> History:
     """Apply `patches`, each with the sha256 of its file, to `tree` one after the other.
 
-    `read` gives the content of a blob of `tree` by its id.
+    `read` gives the content of a blob of `tree` by its id. `done` are the patches before them,
+    whose result `tree` is.
 
     Raises:
         PatchDoesNotApply: the first patch that does not fit.
     """
     working = EditTree(tree)
     for _ in working.new_objects():
-        pass  # the baseline's own objects are there already
+        pass  # the objects of what is there already
     blobs: dict[str, bytes] = {}
     objects: list[tuple[str, bytes]] = []
-    head = baseline.commit
-    locked: list[LockedPatch] = []
+    head = done[-1].commit if done else baseline.commit
+    locked = list(done)
 
     def read_any(hex_id: str) -> bytes:
         return blobs[hex_id] if hex_id in blobs else read(hex_id)

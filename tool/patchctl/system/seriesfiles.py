@@ -10,6 +10,7 @@ from patchctl.formats.series import SeriesEntry, parse_series, unlisted
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
 from patchctl.system.files import sha256_bytes
 from patchctl.system.project import Project
+from patchctl.system.seriesjournal import require_settled
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ def read_series(project: Project) -> SeriesFiles:
     Raises:
         UsageError: no series, a wrong line, a missing patch file, or a patch file in the folder
             that the series does not name.
+        Unavailable: a killed run changed them in part; the next command finishes that.
     """
+    require_settled(project)
     where = project.relative(project.series)
     try:
         data = project.series.read_bytes()

@@ -176,7 +176,8 @@ class Worktree:
         A later run must find one journal at most, so this comes before the next update.
         """
         shutil.rmtree(self._staging, ignore_errors=True)
-        self._prune({*self.manifest.files, *survey.current}, survey.folders, target)
+        begun = self._journal.load() or ()  # it may have made a folder, and no file in it yet
+        self._prune({*self.manifest.files, *survey.current, *begun}, survey.folders, target)
         if survey.needs_settling or self.manifest.tree != tree:
             files = {n: state_of(e, survey.stats[n]) for n, e in survey.current.items()}
             self._save(tree, files)
