@@ -25,6 +25,8 @@ COMMANDS = {
     "install": "patchctl.cli.install",
     "uninstall": "patchctl.cli.install",
     "check": "patchctl.cli.check",
+    "bisect": "patchctl.cli.bisect",
+    "resources": "patchctl.cli.resources",
 }
 """Each command's module, in the order in which people meet them; imported when used."""
 

@@ -48,6 +48,10 @@ EDITED = "edited by hand"
 """The recorded source of a library that is not the series's."""
 
 
+class NothingToCompile(UsageError):
+    """No file of the source tree matches the target's globs."""
+
+
 @dataclass(frozen=True)
 class BuildResult:
     """A library that is whole: its digest, how many objects were compiled for it just now, the
@@ -132,7 +136,7 @@ def build(
 
     Raises:
         ToolMissing: no usable C++ compiler, headers, torch or ninja.
-        UsageError: no source file matches the target's globs.
+        NothingToCompile: no source file matches the target's globs.
         BuildFailed: a compiler or the linker failed; its first words are in the details.
         Unavailable: the disk is full.
     """
@@ -188,7 +192,7 @@ def _sources(project: Project, target: Target, files: list[str]) -> Sources:
     sources = Sources(matching(target.kernels.sources), matching(target.host.sources))
     if not sources.kernels and not sources.hosts:
         globs = (*target.kernels.sources, *target.host.sources)
-        raise UsageError(
+        raise NothingToCompile(
             f"nothing to compile: no file in `{project.relative(project.source)}` matches "
             + " or ".join(f"`{glob}`" for glob in globs),
             hint=f"check `sources` in `{project.relative(project.target_file(target.name))}`, "

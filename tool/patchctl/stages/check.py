@@ -14,6 +14,7 @@ from pathlib import Path
 
 from patchctl.errors import PatchctlError
 from patchctl.formats.findings import Finding, counted, has_errors, totals
+from patchctl.formats.matrix import Cell, Fit, blame_patch
 from patchctl.system.process import run
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -39,12 +40,14 @@ class Step:
 
 @dataclass
 class CheckResult:
-    """All steps, in order; `error` is the first failure, `findings` what the gates said."""
+    """All steps, in order; `error` is the first failure, `findings` what the gates said, `cells`
+    how each patch fared."""
 
     steps: list[Step] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     error: PatchctlError | None = None
     scratch: Path | None = None
+    cells: list[Cell] = field(default_factory=list)
 
 
 def check(
@@ -57,6 +60,7 @@ def check(
     jobs: int | None = None,
     each_prefix: bool = False,
     keep: bool = False,
+    scratch: Path | None = None,
 ) -> CheckResult:
     """Fetch, replay, build, verify and install the series from nothing.
 
@@ -67,12 +71,13 @@ def check(
     Args:
         each_prefix: also build and verify what the first 1, 2, ... patches give.
         keep: keep the scratch folder of a run that passed.
+        scratch: the scratch folder, if it is another one.
     """
-    scratch = replace(project, out=project.out / "check")
-    shutil.rmtree(scratch.out, ignore_errors=True)
-    scratch.out.mkdir(parents=True)
-    job = _Job(scratch, target_name, report, offline, cuda_home, jobs)
-    result = CheckResult(scratch=scratch.out)
+    folder = scratch or project.out / "check"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    job = _Job(replace(project, out=folder), target_name, report, offline, cuda_home, jobs)
+    result = CheckResult(scratch=folder, cells=job.cells)
     steps: list[tuple[str, Callable[[], str]]] = [
         ("toolchain", job.toolchain),
         ("fetch", job.fetch),
@@ -101,7 +106,7 @@ def check(
         result.steps.append(Step(name, verdict, time.monotonic() - start, summary))
     result.findings = job.findings
     if result.error is None and not keep:
-        shutil.rmtree(scratch.out, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         result.scratch = None
     return result
 
@@ -127,12 +132,14 @@ class _Job:
         self.jobs = jobs
         self.target = load_target(project, target_name)
         self.findings: list[Finding] = []
+        from patchctl.system.seriesfiles import read_series
+
+        self.cells = [Cell(patch.name) for patch in read_series(project).patches]
+        self._last = Cell("the baseline")  # the last patch in the tree
 
     def patch_names(self) -> list[str]:
         """The names in the series, in order."""
-        from patchctl.system.seriesfiles import read_series
-
-        return [patch.name for patch in read_series(self.project).patches]
+        return [cell.patch for cell in self.cells]
 
     def toolchain(self) -> str:
         """Find the compiler first: a minute of work before 'no compiler' would be wasted."""
@@ -153,20 +160,31 @@ class _Job:
     def _replay(self, through: str | None) -> str:
         from patchctl.stages.replay import replay
 
-        done = replay(self.project, self.report, through=through, offline=self.offline)
+        try:
+            done = replay(self.project, self.report, through=through, offline=self.offline)
+        except PatchctlError as error:
+            blame_patch(self.cells, error)
+            raise
+        for cell in self.cells[: len(done.patches)]:
+            cell.fit = Fit.EXACT
+            self._last = cell
         patches = counted(len(done.patches), "patch", "patches")
         return f"{patches}, tree {done.tree[:12]}, head {done.head[:12]}"
 
     def build(self) -> str:
         from patchctl.stages.build import build
 
+        self._last.builds = False
         done = build(self.project, self.target, self.tools, self.report, jobs=self.jobs)
+        self._last.builds = True
         return f"{counted(done.compiled, 'object')} compiled, sha256 {done.sha256[:12]}"
 
     def verify(self) -> str:
         from patchctl.stages.verify import gate_error, verify
 
+        self._last.verifies = False
         done = verify(self.project, self.target, self.tools, self.report)
+        self._last.verifies = not has_errors(done.findings)
         self.findings += done.findings
         if has_errors(done.findings):
             raise gate_error(done)
