@@ -25,6 +25,7 @@ COMMANDS = {
     "install": "patchctl.cli.install",
     "uninstall": "patchctl.cli.install",
     "check": "patchctl.cli.check",
+    "rebase": "patchctl.cli.rebase",
     "bisect": "patchctl.cli.bisect",
     "resources": "patchctl.cli.resources",
 }

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rebase: a series moved to another baseline, as a session that changes nothing until accepted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from patchctl.errors import LocalChanges, LockMismatch, UsageError
+from patchctl.formats.onto import Release, lock_for, parse_onto
+from patchctl.formats.patch import parse_patch
+from patchctl.formats.patchmodel import Patch
+from patchctl.formats.rebasesession import Session, Step, read_session
+from patchctl.formats.serieslock import RELOCK, LockedBaseline, SeriesLock, verify
+from patchctl.stages.applied import apply_series
+from patchctl.stages.fetch import Baseline, fetch
+from patchctl.stages.rebaseplan import plan
+from patchctl.stages.rebasework import ABORT, RebaseWork, conflict_tree, save_session
+from patchctl.system.files import sha256_bytes, write_file
+from patchctl.system.gitrun import GitRepo
+from patchctl.system.project import Project
+from patchctl.system.report import Reporter
+from patchctl.system.seriesfiles import SeriesFiles, read_lock, read_series
+
+if TYPE_CHECKING:
+    pass
+
+
+class CandidateProject(Project):
+    """The project as it would be on the new baseline: its lock and records are the session's."""
+
+    @property
+    def place(self) -> Path:
+        """Where what depends on the new baseline is."""
+        return self.out / "session" / "candidate"
+
+    @property
+    def baseline_lock(self) -> Path:
+        """The new baseline's lock, before it is accepted."""
+        return self.place / "baseline.lock.toml"
+
+    def _ref(self, what: str) -> str:
+        return f"refs/patchctl/rebase/{what}"
+
+
+def candidate_of(project: Project) -> CandidateProject:
+    """`project` as it would be on the new baseline."""
+    return CandidateProject(project.root, project.out, project.baseline)
+
+
+def session_file(project: Project) -> Path:
+    """Where the session is recorded; it is there exactly while a rebase is under way."""
+    return project.out / "session" / "rebase.json"
+
+
+def load_session(project: Project) -> Session | None:
+    """The rebase that is under way, or None.
+
+    Raises:
+        UsageError: the record is damaged, or the rebase is one of another baseline.
+    """
+    path = session_file(project)
+    try:
+        session = read_session(path.read_bytes(), where=project.relative(path))
+    except FileNotFoundError:
+        return None
+    if session.baseline != project.baseline:
+        raise UsageError(
+            f"the rebase that is under way is one of baseline `{session.baseline}`",
+            hint=f"patchctl --baseline {session.baseline} rebase --status",
+        )
+    return session
+
+
+def require_session(project: Project) -> Session:
+    """The rebase that is under way.
+
+    Raises:
+        UsageError: there is none.
+    """
+    session = load_session(project)
+    if session is None:
+        raise UsageError("no rebase is under way", hint="patchctl rebase --onto NAME==VERSION")
+    return session
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    onto: str
+    old: SeriesLock
+    old_source: str
+    new: Baseline
+    lock: str
+    files: SeriesFiles
+    steps: tuple[Step, ...]
+
+
+def classify(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:
+    """Fetch and lock the new base beside the current one and say how each patch fits it.
+
+    What it returns is the session that `begin` would start; nothing of it is recorded.
+
+    Raises:
+        UsageError: `onto` or the series is wrong, or a rebase is under way.
+        LockMismatch: the series is not what its lock says.
+        Unavailable: the new base cannot be had.
+    """
+    if load_session(project) is not None:
+        raise UsageError(
+            "a rebase is under way already",
+            hint=f"patchctl rebase --status; {ABORT} ends it",
+        )
+    prepared = _prepare(project, onto, report, offline=offline)
+    return Session(
+        baseline=project.baseline,
+        onto=onto,
+        source=prepared.new.source,
+        old_source=prepared.old_source,
+        old_base=prepared.old.baseline.commit,
+        old_head=prepared.old.head,
+        new_base=prepared.new.commit,
+        lock=prepared.lock,
+        steps=prepared.steps,
+        before=digests(project, prepared.files),
+    )
+
+
+def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:
+    """Start a session: classify the patches, and record it.
+
+    Raises:
+        LocalChanges: something else is being edited. And as `classify`.
+    """
+    tree = conflict_tree(project)
+    if tree.exists:
+        where = project.relative(tree.folder)
+        raise LocalChanges(
+            f"`{where}` is there: a patch is being edited",
+            hint="finish that first, or remove the folder if nothing in it is needed",
+        )
+    session = classify(project, onto, report, offline=offline)
+    tree.remove()  # what a killed run left of another
+    save_session(project, session)
+    return session
+
+
+def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) -> _Prepared:
+    wanted = parse_onto(onto)
+    files = read_series(project)
+    locked = read_lock(project)
+    if locked is None:
+        where = project.relative(project.series_lock)
+        raise LockMismatch(f"`{where}` is missing: nothing says what the series makes", hint=RELOCK)
+    base = fetch(project, report, offline=offline)
+    where = project.relative(project.baseline_lock)
+    current = project.baseline_lock.read_bytes().decode()
+    candidate = candidate_of(project)
+    archive = Path(wanted.archive) if isinstance(wanted, Release) and wanted.archive else None
+    write_file(candidate.baseline_lock, lock_for(wanted, current, where=where))
+    new = fetch(candidate, report, offline=offline, lock=True, archive=archive)
+    lock = candidate.baseline_lock.read_bytes().decode()
+    from patchctl.system.gitstore import Store
+
+    with Store(project.store) as store:
+        on = LockedBaseline(tree=base.tree, commit=base.commit)
+        applied = apply_series(project, report, store, on, files.patches)
+        verify(locked, applied.lock, where=project.relative(project.series_lock))
+        applied.keep(project, store)
+        steps = plan(store, applied.lock, tuple(parsed(files).values()), new.tree, report)
+    return _Prepared(onto, applied.lock, base.source, new, lock, files, steps)
+
+
+def parsed(files: SeriesFiles) -> dict[str, Patch]:
+    """Every patch of the series by its name."""
+    return {s.name: parse_patch(s.name, s.data, s.entry.strip) for s in files.patches}
+
+
+def digests(project: Project, files: SeriesFiles) -> dict[str, str]:
+    """The sha256 of each file that accepting replaces; empty for one that is not there."""
+    patches = (project.patches / patch.name for patch in files.patches)
+    paths = (project.series, project.series_lock, project.baseline_lock, *patches)
+    return {project.relative(path): digest(path) for path in paths}
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file's content; empty if it is not there."""
+    try:
+        return sha256_bytes(path.read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def require_unchanged(project: Project, session: Session) -> None:
+    """Refuse to go on when patches or locks are not those that the session began with.
+
+    Raises:
+        LocalChanges: names the files.
+    """
+    changed = [name for name, old in session.before.items() if digest(project.root / name) != old]
+    if changed:
+        raise LocalChanges(
+            "the series was changed while the rebase was under way",
+            details=tuple(changed),
+            hint=f"put the files back, or {ABORT} and begin again (resolutions are remembered)",
+            data={"files": changed},
+        )
+
+
+@contextmanager
+def at_work(project: Project, report: Reporter) -> Iterator[RebaseWork]:
+    """The session that is under way, ready to go on.
+
+    Raises:
+        UsageError: there is none.
+        LocalChanges: the series was changed since it began.
+    """
+    session = require_session(project)
+    require_unchanged(project, session)
+    from patchctl.system.gitstore import Store
+
+    with Store(project.store) as store:
+        yield RebaseWork(project, report, store, session, parsed(read_series(project)))
+
+
+def abort(project: Project, report: Reporter) -> None:
+    """End the session; everything outside it is as it was. Resolutions stay remembered.
+
+    Raises:
+        UsageError: no rebase is under way.
+    """
+    if not session_file(project).exists():
+        require_session(project)
+    tree = conflict_tree(project)
+    if tree.exists:
+        tree.settle(report)
+        tree.remember()
+    clear(project)
+
+
+def clear(project: Project) -> None:
+    """Remove all of a session; the record goes last but for what nobody looks for."""
+    conflict_tree(project).remove()
+    session_file(project).unlink(missing_ok=True)
+    shutil.rmtree(candidate_of(project).place, ignore_errors=True)
+    ref = candidate_of(project).baseline_ref
+    GitRepo(project.store).git("update-ref", "-d", ref, check=False)
+
+
+def range_diff(project: Project, session: Session, *, patches: bool) -> str:
+    """What git says of the commits before and after; with `patches` also how each one changed."""
+    ranges = (
+        f"{session.old_base}..{session.old_head}",
+        f"{session.new_base}..{session.head}",
+    )
+    style = ("--no-color",) if patches else ("--no-color", "--no-patch")
+    return GitRepo(project.store).git("range-diff", *style, *ranges).out.rstrip("\n")
