@@ -35,6 +35,8 @@ class App:
     target: str = "sm70"
     offline: bool = False
     baseline: str = DEFAULT_BASELINE
+    annotates: bool = field(default_factory=lambda: os.environ.get("GITHUB_ACTIONS") == "true")
+    """Whether errors are also said as annotations of a GitHub workflow."""
 
     @cached_property
     def report(self) -> ClickReporter:
@@ -51,6 +53,27 @@ class App:
         from patchctl.system.baselines import with_baseline
 
         return with_baseline(project, self.baseline)
+
+    @property
+    def repository_prefix(self) -> str:
+        """The project's folder in the repository that a workflow checked out, with its slash."""
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        root = self.project.root
+        if not workspace or not root.is_relative_to(Path(workspace).resolve()):
+            return ""
+        path = root.relative_to(Path(workspace).resolve()).as_posix()
+        return "" if path == "." else f"{path}/"
+
+    def annotate(self, error: PatchctlError) -> None:
+        """Say an error that has a place in the repository there too (on stderr)."""
+        if not {"patch", "file"} & error.data.keys():
+            return
+        from patchctl.formats.annotations import annotation_of
+
+        patches = self.project.relative(self.project.patches)
+        line = annotation_of(error, patches=patches, prefix=self.repository_prefix)
+        if line is not None:
+            click.echo(line, err=True)
 
     def spelled(self, text: str) -> str:
         """Commands in `text` with the global options that they need here."""
@@ -85,6 +108,17 @@ def _global_flag(flag: str, attribute: str, help: str) -> Callable[[Any], Any]:
     return click.option(*names, is_flag=True, expose_value=False, callback=remember, help=help)
 
 
+def complete_baseline(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The baselines of the project here, for the shell's completion."""
+    from patchctl.system.baselines import baseline_names
+
+    try:
+        names = baseline_names(open_project(Path()))
+    except PatchctlError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def _baseline_option(function: Any) -> Any:
     """``--baseline``, also understood after the command's name."""
 
@@ -97,6 +131,7 @@ def _baseline_option(function: Any) -> Any:
         metavar="NAME",
         expose_value=False,
         callback=remember,
+        shell_complete=complete_baseline,
         help="Work on vendor/NAME.lock.toml.",
     )(function)
 
@@ -113,6 +148,8 @@ def command(function: Callable[..., Any]) -> click.Command:
             return function(app, *args, **kwargs)
         except PatchctlError as error:
             error.hint = app.spelled(error.hint)
+            if app.annotates:
+                app.annotate(error)
             raise
 
     wrapped = pass_app(call)
@@ -120,6 +157,7 @@ def command(function: Callable[..., Any]) -> click.Command:
         _global_flag("--offline", "offline", "Use only what is on this machine."),
         _global_flag("--json", "as_json", "Print one JSON object on stdout."),
         _global_flag("-v --verbose", "verbose", "Say more about what is done."),
+        _global_flag("--annotate", "annotates", "Say errors as GitHub annotations too."),
         _baseline_option,
     ):
         wrapped = flag(wrapped)

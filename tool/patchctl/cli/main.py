@@ -12,7 +12,7 @@ from types import FrameType
 import click
 
 from patchctl import __version__
-from patchctl.cli.app import App, funnel
+from patchctl.cli.app import App, complete_baseline, funnel
 from patchctl.system.project import DEFAULT_BASELINE
 
 COMMANDS = {
@@ -28,6 +28,9 @@ COMMANDS = {
     "rebase": "patchctl.cli.rebase",
     "bisect": "patchctl.cli.bisect",
     "resources": "patchctl.cli.resources",
+    "lint": "patchctl.cli.lint",
+    "completion": "patchctl.cli.completion",
+    "man": "patchctl.cli.man",
 }
 """Each command's module, in the order in which people meet them; imported when used."""
 
@@ -65,6 +68,7 @@ class LazyGroup(click.Group):
     default=DEFAULT_BASELINE,
     show_default=True,
     metavar="NAME",
+    shell_complete=complete_baseline,
     help="Work on vendor/NAME.lock.toml.",
 )
 @click.option("--offline", is_flag=True, help="Use only what is on this machine.")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from patchctl.errors import BuildFailed, LockMismatch, UsageError
+from patchctl.errors import BuildFailed, GateFailed, LockMismatch, UsageError
 from patchctl.formats.blame import complaints, first_failing, first_in_order
 from patchctl.formats.findings import Finding, Severity
 from patchctl.formats.measured import Measured
@@ -98,6 +98,9 @@ class Prefixes:
                 what = str(error.data.get("unit", self._target.filename))
                 message = "; ".join((error.message, *error.details[:3]))
                 return (Finding(BUILD_GATE, what, message),)
+            except GateFailed as error:  # a promise about files, broken by the replayed tree
+                told = error.data.get("findings")
+                return tuple(msgspec.convert(told or [], list[Finding]))
         return judged.findings
 
     def _judge(self, number: int) -> Judged:
@@ -196,7 +199,7 @@ def bisect(prefixes: Prefixes, gate: str, *, in_order: bool = False) -> Culprit:
         broken = [f for f in findings if f.gate == BUILD_GATE]
         if broken and gate != BUILD_GATE:
             raise _not_built(name, broken)
-        measured = () if broken else prefixes.rows(number)
+        measured = prefixes.rows(number) if gate == "resources" else ()
         said[number] = complaints(gate, findings, measured, prefixes.budgets.kernels, head)
         return bool(said[number])
 
