@@ -124,3 +124,17 @@ def read_dynamic(data: bytes) -> Dynamic:
                 elif symbol["st_info"]["bind"] != "STB_LOCAL":
                     exported.add(symbol.name)
     return Dynamic(tuple(needed), tuple(runpath), tuple(undefined), frozenset(exported))
+
+
+def defined_symbols(data: bytes) -> frozenset[str]:
+    """The names that a sound ELF image defines, local ones included while it is not stripped."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
+
+    return frozenset(
+        symbol.name
+        for section in ELFFile(io.BytesIO(data)).iter_sections()
+        if isinstance(section, SymbolTableSection)
+        for symbol in section.iter_symbols()
+        if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"
+    )

@@ -59,11 +59,15 @@ def apply_series(
     """Apply `patches` to `base`. Nothing is written; all are parsed before the first is applied.
 
     Raises:
-        PatchDoesNotApply: a patch is malformed or does not fit exactly.
+        PatchDoesNotApply: a patch is malformed, or promises what cannot be read, or does not
+            fit exactly.
     """
+    from patchctl.formats.asserts import read_promises
     from patchctl.formats.history import make_history
     from patchctl.formats.patch import parse_patch
 
+    for source in patches:
+        read_promises(source.name, source.data)
     done = known_part(load_prefixes(project), base, patches)
     if done and not store.has(done[-1].commit):
         done = ()

@@ -25,6 +25,7 @@ from patchctl.formats.serieslock import (
 )
 from patchctl.stages.applied import Applied, apply_series
 from patchctl.stages.fetch import fetch
+from patchctl.stages.promises import promises_of, require_in_tree
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.gitstore import names_stored_commit
 from patchctl.system.prefixes import Prefix, known_part, load_prefixes
@@ -121,6 +122,7 @@ def replay(
         PatchDoesNotApply: a patch is malformed or does not fit exactly.
         LockMismatch: the result is not the locked one, or there is no lock.
         LocalChanges: a file in the source folder was changed by hand.
+        GateFailed: a file breaks a promise of a patch (`Asserts:`).
     """
     if lock and through:
         raise UsageError("--lock records the whole series; it does not go with --through")
@@ -143,6 +145,7 @@ def replay(
             _compare(project, locked, history.lock, whole=through is None)
         survey, discarded = _survey(project, report, worktree, history, discard=discard)
         applied.keep(project, store)
+        require_in_tree(promises_of(sources), history.files, store.read_blob)
         relocked: list[str] = []
         if lock:
             relocked = changes(locked, history.lock)

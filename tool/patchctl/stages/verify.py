@@ -22,6 +22,7 @@ from patchctl.formats.target import Target
 from patchctl.stages.build import built_from_edits
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
+from patchctl.stages.promisegate import check_promises, promises_digest
 from patchctl.stages.resourcegate import check_resources
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.files import sha256_bytes, sha256_of
@@ -113,6 +114,7 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
         "torch": _torch_version(),
         "oldest torch": target.abi.torch,
         "patches": " ".join(applied_patches(project) or ("all",)),
+        "promises": promises_digest(project),
     }
     for name, path in (
         ("resources", project.resources_file(target.name)),
@@ -199,7 +201,11 @@ def verify(
         done.findings += gate.findings
         done.resources, done.changes = gate.rows, gate.changes
         task.advance()
-        _schemas(done, project, target, toolchain)
+        operators = _schemas(done, project, target, toolchain)
+        kernels = [row.measured.name for row in done.resources if row.measured.is_kernel]
+        done.findings += check_promises(
+            project, target, toolchain, data, kernels, operators, built=of_project
+        )
         task.advance()
     if of_project and not done.failed:
         inputs = verify_inputs(project, target)
@@ -263,12 +269,17 @@ def _shims() -> Mapping[str, tuple[int, int]]:
     return shims
 
 
-def _schemas(done: Verification, project: Project, target: Target, toolchain: Toolchain) -> None:
+def _schemas(
+    done: Verification, project: Project, target: Target, toolchain: Toolchain
+) -> list[str] | None:
+    """The names of the operators; None if they could not be read."""
     text, where = _text(project.schemas_file(target.name), project)
     expected = read_schemas(text, where=where)
     probe = probe_library(done.library, target.library, expected, (toolchain.lib64,))
     done.torch = probe.torch
     done.findings += probe.findings
-    if probe.operators is not None:
-        done.dispatch = {name: o.dispatch for name, o in probe.operators.items()}
-        done.findings += compare_operators(expected, probe.operators, applied_patches(project))
+    if probe.operators is None:
+        return None
+    done.dispatch = {name: o.dispatch for name, o in probe.operators.items()}
+    done.findings += compare_operators(expected, probe.operators, applied_patches(project))
+    return list(probe.operators)
