@@ -68,6 +68,12 @@ class AlreadyApplied(PatchDoesNotApply):
     kind = "already-applied"
 
 
+class MergeConflict(PatchDoesNotApply):
+    """A patch and what it is put on top of change the same lines."""
+
+    kind = "conflict"
+
+
 class LocalChanges(PatchctlError):
     """A file that patchctl would replace was edited by somebody else."""
 

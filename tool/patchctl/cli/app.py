@@ -81,6 +81,13 @@ class App:
             return text
         return _OWN_COMMAND.sub(f"patchctl --baseline {self.baseline} ", text)
 
+    def show_raw(self, command: str, data: dict[str, Any], raw: bytes) -> None:
+        """Print a result whose text is a patch: `raw`, to the byte, or `data` as JSON."""
+        if self.as_json:
+            self.show(command, data, "")
+        else:
+            click.echo(raw, nl=False)
+
     def show(self, command: str, data: dict[str, Any], text: Callable[[], str] | str) -> None:
         """Print a command's result on stdout: `data` as JSON, or `text` for people."""
         if self.as_json:

@@ -102,8 +102,7 @@ def _parts(data: bytes, file: PatchFile, patch: Patch) -> _Parts:
         starts[number] = start
     end = _end(lines, starts[-1])
     sections = [
-        _section(lines[start:stop])
-        for start, stop in zip(starts, [*starts[1:], end], strict=True)
+        _section(lines[start:stop]) for start, stop in zip(starts, [*starts[1:], end], strict=True)
     ]
     return _Parts(lines[:first], lines[first : starts[0]], sections, lines[end:])
 

@@ -12,8 +12,9 @@ from patchctl.errors import PatchctlError
 from patchctl.formats.series import SeriesEntry, parse_series
 from patchctl.formats.serieslock import LockedBaseline, SeriesLock, write_series_lock
 from patchctl.formats.seriesrewrite import Listed, rewrite_series
-from patchctl.stages.applied import apply_series
+from patchctl.stages.applied import Applied, apply_series
 from patchctl.system.files import sha256_bytes
+from patchctl.system.prefixes import Prefix, save_prefixes
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import PatchSource, read_series
@@ -39,6 +40,66 @@ class NewPatch:
     tree: str | None = None
 
 
+@dataclass(frozen=True)
+class SeriesPlan:
+    """A new series that replays: everything is computed and in the store, nothing is written.
+
+    `prefixes` says what each patch makes; `contents` are the files of the project to write.
+    """
+
+    project: Project
+    applied: Applied
+    contents: Mapping[Path, bytes | None]
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """What the patches make, one item each."""
+        return self.applied.prefixes
+
+    def carry_out(self, also: Mapping[Path, bytes | None] | None = None) -> SeriesLock:
+        """Write it, and `also`, as one step. The caller holds the project's lock."""
+        replace_files(self.project, {**self.contents, **(also or {})})
+        save_prefixes(self.project, self.prefixes)
+        return self.applied.lock
+
+
+def plan_series(
+    project: Project,
+    report: Reporter,
+    patches: Sequence[NewPatch],
+    *,
+    store: Store,
+    baseline: LockedBaseline,
+) -> SeriesPlan:
+    """Replay `patches` on `baseline`, strictly, and plan to make them the series.
+
+    Raises:
+        PatchDoesNotApply: a patch is malformed or does not fit exactly.
+        UsageError: a name is there twice or leaves the folder.
+    """
+    old = read_series(project)
+    where = project.relative(project.series)
+    listed = [Listed(patch.name, patch.strip, patch.was) for patch in patches]
+    text = rewrite_series(project.series.read_bytes(), listed, where=where)
+    parse_series(text, where=where)
+    sources = [
+        PatchSource(SeriesEntry(p.name, p.strip, 0), p.data, sha256_bytes(p.data)) for p in patches
+    ]
+    applied = apply_series(project, report, store, baseline, sources)
+    for patch, made in zip(patches, applied.lock.patches, strict=True):
+        if patch.tree is not None and patch.tree != made.tree:
+            raise PatchctlError(
+                f"`{patch.name}` as written makes tree {made.tree}, expected {patch.tree}",
+                hint="nothing was changed; please report it with the two trees",
+            )
+    store.write_objects(applied.history.objects)
+    contents: dict[Path, bytes | None] = {project.patches / p.name: None for p in old.patches}
+    contents |= {project.patches / p.name: p.data for p in patches}
+    contents[project.series] = text
+    contents[project.series_lock] = write_series_lock(applied.lock).encode()
+    return SeriesPlan(project, applied, contents)
+
+
 def replace_series(
     project: Project,
     report: Reporter,
@@ -60,25 +121,5 @@ def replace_series(
         PatchDoesNotApply: a patch is malformed or does not fit exactly; nothing was changed.
         UsageError: a name is there twice or leaves the folder; nothing was changed.
     """
-    old = read_series(project)
-    where = project.relative(project.series)
-    listed = [Listed(patch.name, patch.strip, patch.was) for patch in patches]
-    text = rewrite_series(project.series.read_bytes(), listed, where=where)
-    parse_series(text, where=where)
-    sources = [
-        PatchSource(SeriesEntry(p.name, p.strip, 0), p.data, sha256_bytes(p.data)) for p in patches
-    ]
-    applied = apply_series(project, report, store, baseline, sources)
-    for patch, made in zip(patches, applied.lock.patches, strict=True):
-        if patch.tree is not None and patch.tree != made.tree:
-            raise PatchctlError(
-                f"`{patch.name}` as written makes tree {made.tree}, expected {patch.tree}",
-                hint="nothing was changed; please report it with the two trees",
-            )
-    applied.keep(project, store)
-    contents: dict[Path, bytes | None] = {project.patches / p.name: None for p in old.patches}
-    contents |= {project.patches / p.name: p.data for p in patches}
-    contents[project.series] = text
-    contents[project.series_lock] = write_series_lock(applied.lock).encode()
-    replace_files(project, {**contents, **(also or {})})
-    return applied.lock
+    plan = plan_series(project, report, patches, store=store, baseline=baseline)
+    return plan.carry_out(also)

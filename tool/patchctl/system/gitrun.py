@@ -39,6 +39,9 @@ HERMETIC = {
     "GIT_CONFIG_VALUE_4": os.devnull,
 }
 
+_STARTED_WITH = dict(os.environ)  # before anything in this process makes it hermetic
+_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+
 
 @dataclass(frozen=True)
 class GitRepo:
@@ -80,3 +83,8 @@ def hermetic_environment() -> dict[str, str]:
     """The process's environment without anything that would change what git does."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return {**kept, **HERMETIC}
+
+
+def users_environment() -> dict[str, str]:
+    """The environment of the user's own git, whatever repository they called us from."""
+    return {name: value for name, value in _STARTED_WITH.items() if name not in _PLACES}
