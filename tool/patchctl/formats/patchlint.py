@@ -89,20 +89,27 @@ def _lint_message(header: Header, head: list[bytes], at: int, file: str) -> Iter
     for value in values["Upstream-Status"]:
         if not _STATUS.fullmatch(value):
             text = f"`Upstream-Status: {value}` is none of: {', '.join(STATES)}"
-            yield Remark(file, _line_of(head, value, at), AREA, "upstream-status", text)
+            yield Remark(
+                file, _line_of(head, "Upstream-Status", value), AREA, "upstream-status", text
+            )
     for value in values["Signed-off-by"]:
         if not _SIGNED.fullmatch(value):
             text = f"`Signed-off-by: {value}` is not `Name <address>`"
-            yield Remark(file, _line_of(head, value, at), AREA, "signed-off-by", text)
+            yield Remark(file, _line_of(head, "Signed-off-by", value), AREA, "signed-off-by", text)
     paragraphs = header.message.decode().strip().split("\n\n")
     if len(paragraphs) - bool(trailers) < 2:
         text = "the message says nothing of why: it has a subject and no body"
         yield Remark(file, at, AREA, "body", text, Severity.WARNING)
 
 
-def _line_of(head: list[bytes], value: str, default: int) -> int:
-    start = value.encode()[:40]
-    return next((n for n, line in enumerate(head, 1) if start in line), default)
+def _line_of(head: list[bytes], key: str, value: str) -> int:
+    """The line of a trailer; a folded one begins there."""
+    for number, line in enumerate(head, 1):
+        found, _, rest = line.partition(b":")
+        is_key = found.strip().lower() == key.lower().encode()
+        if is_key and value.encode().startswith(rest.strip()):
+            return number
+    return 1
 
 
 def _lint_churn(lines: list[bytes], file: str) -> Iterator[Remark]:
