@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import signal
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ COMMANDS = {
     "drop": "patchctl.cli.reorder",
     "move": "patchctl.cli.reorder",
     "diff": "patchctl.cli.diff",
+    "import": "patchctl.cli.importing",
     "rebase": "patchctl.cli.rebase",
     "bisect": "patchctl.cli.bisect",
     "resources": "patchctl.cli.resources",
@@ -55,7 +57,9 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        # `import` cannot be a function's name
+        attribute = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
 
