@@ -32,6 +32,13 @@ class Release:
     version: str
     archive: str = ""
 
+    def names(self, name: str, version: str) -> bool:
+        """Whether another spelling of name and version means the same release."""
+        from packaging.utils import canonicalize_name, canonicalize_version
+
+        same = canonicalize_name(name) == canonicalize_name(self.name)
+        return same and canonicalize_version(version) == canonicalize_version(self.version)
+
 
 @dataclass(frozen=True)
 class Commit:

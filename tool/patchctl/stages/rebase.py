@@ -6,20 +6,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import LocalChanges, LockMismatch, UsageError
-from patchctl.formats.onto import Release, lock_for, parse_onto
+from patchctl.formats.baseline import Sdist, relock
+from patchctl.formats.baseline import read_lock as read_lock_file
+from patchctl.formats.onto import Onto, Release, lock_for, parse_onto
 from patchctl.formats.patch import parse_patch
 from patchctl.formats.patchmodel import Patch
-from patchctl.formats.rebasesession import Session, Step, read_session
-from patchctl.formats.serieslock import RELOCK, LockedBaseline, SeriesLock, verify
+from patchctl.formats.rebasesession import Session, read_session
+from patchctl.formats.serieslock import RELOCK, LockedBaseline, verify
 from patchctl.stages.applied import apply_series
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.rebaseplan import plan
 from patchctl.stages.rebasework import ABORT, RebaseWork, conflict_tree, save_session
+from patchctl.system.baselines import baseline_names
 from patchctl.system.files import sha256_bytes, write_file
 from patchctl.system.gitrun import GitRepo
 from patchctl.system.project import Project
@@ -88,45 +91,19 @@ def require_session(project: Project) -> Session:
     return session
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    onto: str
-    old: SeriesLock
-    old_source: str
-    new: Baseline
-    lock: str
-    files: SeriesFiles
-    steps: tuple[Step, ...]
-
-
 def classify(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:
-    """Fetch and lock the new base beside the current one and say how each patch fits it.
+    """Say how each patch fits the new base, as the session that `begin` would start.
 
-    What it returns is the session that `begin` would start; nothing of it is recorded.
+    Nothing is left of it but objects in the store.
 
     Raises:
         UsageError: `onto` or the series is wrong, or a rebase is under way.
         LockMismatch: the series is not what its lock says.
         Unavailable: the new base cannot be had.
     """
-    if load_session(project) is not None:
-        raise UsageError(
-            "a rebase is under way already",
-            hint=f"patchctl rebase --status; {ABORT} ends it",
-        )
-    prepared = _prepare(project, onto, report, offline=offline)
-    return Session(
-        baseline=project.baseline,
-        onto=onto,
-        source=prepared.new.source,
-        old_source=prepared.old_source,
-        old_base=prepared.old.baseline.commit,
-        old_head=prepared.old.head,
-        new_base=prepared.new.commit,
-        lock=prepared.lock,
-        steps=prepared.steps,
-        before=digests(project, prepared.files),
-    )
+    session = _prepare(project, onto, report, offline=offline)
+    _clear_candidate(project)
+    return session
 
 
 def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:
@@ -136,19 +113,26 @@ def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Se
         LocalChanges: something else is being edited. And as `classify`.
     """
     tree = conflict_tree(project)
-    if tree.exists:
+    if load_session(project) is None and tree.exists:
         where = project.relative(tree.folder)
         raise LocalChanges(
             f"`{where}` is there: a patch is being edited",
             hint="finish that first, or remove the folder if nothing in it is needed",
         )
-    session = classify(project, onto, report, offline=offline)
+    session = _prepare(project, onto, report, offline=offline)
+    tree.settle(report)
     tree.remove()  # what a killed run left of another
     save_session(project, session)
     return session
 
 
-def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) -> _Prepared:
+def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:
+    """Fetch and lock the new base beside the current one, and classify the patches."""
+    if load_session(project) is not None:
+        raise UsageError(
+            "a rebase is under way already",
+            hint=f"patchctl rebase --status; {ABORT} ends it",
+        )
     wanted = parse_onto(onto)
     files = read_series(project)
     locked = read_lock(project)
@@ -156,13 +140,8 @@ def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) ->
         where = project.relative(project.series_lock)
         raise LockMismatch(f"`{where}` is missing: nothing says what the series makes", hint=RELOCK)
     base = fetch(project, report, offline=offline)
-    where = project.relative(project.baseline_lock)
-    current = project.baseline_lock.read_bytes().decode()
     candidate = candidate_of(project)
-    archive = Path(wanted.archive) if isinstance(wanted, Release) and wanted.archive else None
-    write_file(candidate.baseline_lock, lock_for(wanted, current, where=where))
-    new = fetch(candidate, report, offline=offline, lock=True, archive=archive)
-    lock = candidate.baseline_lock.read_bytes().decode()
+    new = _fetch_candidate(project, candidate, wanted, report, offline=offline)
     from patchctl.system.gitstore import Store
 
     with Store(project.store) as store:
@@ -171,7 +150,46 @@ def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) ->
         verify(locked, applied.lock, where=project.relative(project.series_lock))
         applied.keep(project, store)
         steps = plan(store, applied.lock, tuple(parsed(files).values()), new.tree, report)
-    return _Prepared(onto, applied.lock, base.source, new, lock, files, steps)
+    return Session(
+        baseline=project.baseline,
+        onto=onto,
+        source=new.source,
+        old_source=base.source,
+        old_base=base.commit,
+        old_head=applied.lock.head,
+        new_base=new.commit,
+        lock=candidate.baseline_lock.read_bytes().decode(),
+        steps=steps,
+        before=digests(project, files),
+    )
+
+
+def _fetch_candidate(
+    project: Project, candidate: CandidateProject, wanted: Onto, report: Reporter, *, offline: bool
+) -> Baseline:
+    """The new base. A release that another lock in `vendor/` names must be what that says."""
+    where = project.relative(project.baseline_lock)
+    text = lock_for(wanted, project.baseline_lock.read_bytes().decode(), where=where)
+    archive = None
+    if isinstance(wanted, Release):
+        archive = Path(wanted.archive) if wanted.archive else None
+        known = _known_lock(project, wanted, read_lock_file(text, where=where).include)
+        if known is not None:
+            text = relock(text, {"sha256": known.sha256, "tree": known.tree}, where=where)
+            write_file(candidate.baseline_lock, text)
+            return fetch(candidate, report, offline=offline, archive=archive)
+    write_file(candidate.baseline_lock, text)
+    return fetch(candidate, report, offline=offline, lock=True, archive=archive)
+
+
+def _known_lock(project: Project, wanted: Release, include: tuple[str, ...]) -> Sdist | None:
+    for name in baseline_names(project):
+        path = replace(project, baseline=name).baseline_lock
+        source = read_lock_file(path.read_bytes(), where=project.relative(path))
+        same = isinstance(source, Sdist) and source.include == include and source.sha256
+        if isinstance(source, Sdist) and same and wanted.names(source.name, source.version):
+            return source
+    return None
 
 
 def parsed(files: SeriesFiles) -> dict[str, Patch]:
@@ -235,19 +253,23 @@ def abort(project: Project, report: Reporter) -> None:
     if not session_file(project).exists():
         require_session(project)
     tree = conflict_tree(project)
+    tree.settle(report)
     if tree.exists:
-        tree.settle(report)
         tree.remember()
     clear(project)
 
 
 def clear(project: Project) -> None:
-    """Remove all of a session; the record goes last but for what nobody looks for."""
+    """Remove all of a session."""
     conflict_tree(project).remove()
     session_file(project).unlink(missing_ok=True)
-    shutil.rmtree(candidate_of(project).place, ignore_errors=True)
-    ref = candidate_of(project).baseline_ref
-    GitRepo(project.store).git("update-ref", "-d", ref, check=False)
+    _clear_candidate(project)
+
+
+def _clear_candidate(project: Project) -> None:
+    candidate = candidate_of(project)
+    shutil.rmtree(candidate.place, ignore_errors=True)
+    GitRepo(project.store).git("update-ref", "-d", candidate.baseline_ref, check=False)
 
 
 def range_diff(project: Project, session: Session, *, patches: bool) -> str:

@@ -65,7 +65,12 @@ class ConflictTree:
 
     def settle(self, report: Reporter) -> None:
         """Wait until no git works in it: one that a killed run started is still busy."""
-        wait_for_others("git", self.folder, report)
+        for folder in (self.folder, *self._halves()):
+            wait_for_others("git", folder, report)
+
+    def _halves(self) -> list[Path]:
+        """What a killed run had begun to make, or to remove."""
+        return list(self.folder.parent.glob(f"{TEMP_PREFIX}{self.folder.name}.*"))
 
     def create(self, head: str) -> None:
         """Make it, on branch ``rebase`` at `head`: there as a whole or not at all."""
@@ -172,5 +177,5 @@ class ConflictTree:
         if self.folder.exists():
             trash = self.folder.with_name(f"{TEMP_PREFIX}{self.folder.name}.{secrets.token_hex(4)}")
             self.folder.rename(trash)
-        for left in self.folder.parent.glob(f"{TEMP_PREFIX}{self.folder.name}.*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for half in self._halves():
+            shutil.rmtree(half, ignore_errors=True)
