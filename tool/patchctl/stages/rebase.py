@@ -23,7 +23,7 @@ from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.rebaseplan import plan
 from patchctl.stages.rebasework import ABORT, RebaseWork, conflict_tree, save_session
 from patchctl.system.baselines import baseline_names
-from patchctl.system.files import sha256_bytes, write_file
+from patchctl.system.files import sha256_bytes, sweep, write_file
 from patchctl.system.gitrun import GitRepo
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -121,7 +121,8 @@ def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Se
         )
     session = _prepare(project, onto, report, offline=offline)
     tree.settle(report)
-    tree.remove()  # what a killed run left of another
+    tree.remove()  # what a killed run left of another, as are these files
+    sweep(session_file(project).parent, older_than=0)
     save_session(project, session)
     return session
 
@@ -263,6 +264,7 @@ def clear(project: Project) -> None:
     """Remove all of a session."""
     conflict_tree(project).remove()
     session_file(project).unlink(missing_ok=True)
+    sweep(session_file(project).parent, older_than=0)
     _clear_candidate(project)
 
 
