@@ -143,10 +143,10 @@ def test_table_shows_what_changed_and_all_on_request(
     lines = shell.run("resources", "--by-patch").stdout.splitlines()
     gained = by_patch[NAMES[2]][KERNEL]["changed"]["registers"]
     more = gained["after"] - gained["before"]
-    (row,) = (line for line in lines if line.startswith(NAMES[2]))
-    assert row.split()[1] == "small" and row.endswith(f"registers +{more}")
-    (row,) = (line for line in lines if line.startswith(NAMES[3]))
-    assert row.endswith("2 kernels as before")
+    at = lines.index(f"{NAMES[2]}: 1 kernel as before")
+    assert lines[at + 1].startswith("small ") and lines[at + 1].endswith(f"registers +{more}")
+    assert lines[at + 2] == f"{NAMES[3]}: 2 kernels as before"
+    assert f"{NAMES[0]}: no kernel" in lines
     assert sum("steady" in line for line in lines) == 1
     everything = shell.run("resources", "--by-patch", "--all").stdout.splitlines()
     assert sum("steady" in line for line in everything) == 3
@@ -194,7 +194,7 @@ def test_bisect_build_finds_the_patch_that_does_not_compile(
 ) -> None:
     broken = Shell(tmp_path / "project", shell.cuda)
     shutil.copytree(shell.root, broken.root)
-    shutil.copytree(shell.root.parent / "upstream", tmp_path / "upstream")
+    shutil.rmtree(broken.root / "build" / "out" / "blame")  # and there is no upstream beside it
     patch = broken.root / "patches" / NAMES[2]
     patch.write_bytes(patch.read_bytes().replace(b"x[threadIdx.x + i * 32]", b"y[threadIdx.x]"))
     assert broken.run("replay", "--lock").returncode == 0

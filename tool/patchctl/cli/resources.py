@@ -101,15 +101,26 @@ def _cells(row: Row) -> list[object]:
 
 
 def _by_patch(steps: dict[str, list[KernelChange]], everything: bool) -> str:
+    """One table, with the patch's name above the kernels that it changed."""
     from patchctl.formats.demangle import short
 
-    rows: list[list[object]] = []
-    for name, changes in steps.items():
-        shown = [change for change in changes if everything or change.changed]
-        for position, change in enumerate(shown):
-            cells = _cells(change.row) if change.row else [short(change.name), *["-"] * 6]
-            rows.append([name if position == 0 else "", *cells, str(change)])
-        if not shown:
-            kept = f"{len(changes)} kernels as before" if changes else "no kernel"
-            rows.append([name, *["-"] * 7, kept])
-    return table(["patch", *HEADERS, "change"], rows, right=_RIGHT)
+    shown = {n: [c for c in changes if everything or c.changed] for n, changes in steps.items()}
+    rows = [
+        [*(_cells(c.row) if c.row else [short(c.name), *["-"] * 6]), str(c)]
+        for changes in shown.values()
+        for c in changes
+    ]
+    header, *lines = table([*HEADERS, "change"], rows, right=_RIGHT).splitlines()
+    parts = [header]
+    for name, changes in shown.items():
+        kept = len(steps[name]) - len(changes)
+        parts.append(f"{name}: {_kept(kept)}" if kept or not changes else name)
+        parts += lines[: len(changes)]
+        lines = lines[len(changes) :]
+    return "\n".join(parts)
+
+
+def _kept(count: int) -> str:
+    from patchctl.formats.findings import counted
+
+    return f"{counted(count, 'kernel')} as before" if count else "no kernel"

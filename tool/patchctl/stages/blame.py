@@ -24,7 +24,7 @@ from patchctl.stages.build import NothingToCompile, build, build_inputs
 from patchctl.stages.replay import replay
 from patchctl.stages.toolchain import Toolchain
 from patchctl.stages.verify import verify, verify_inputs
-from patchctl.system.files import sha256_bytes, write_file
+from patchctl.system.files import sha256_bytes, write_file, write_if_changed
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import read_lock, read_series
@@ -63,7 +63,7 @@ class Prefixes:
             LockMismatch: there is no lock, or it is of another series.
             ToolMissing: no usable C++ compiler, headers, torch or ninja.
         """
-        self._project = replace(project, out=project.out / "blame")
+        self._project, self._lender = replace(project, out=project.out / "blame"), project.store
         self._target, self._toolchain, self._report = target, toolchain, report
         self._offline, self._jobs = offline, jobs
         self.patches = _locked_patches(project)
@@ -107,6 +107,7 @@ class Prefixes:
         name = self.patches[number - 1].name
         self._report.info(f"patch {number} of {len(self.patches)}: {name}")
         through = name if number < len(self.patches) else None
+        self._borrow_objects()
         replay(self._project, self._report, through=through, offline=self._offline)
         try:
             build(self._project, self._target, self._toolchain, self._report, jobs=self._jobs)
@@ -122,6 +123,18 @@ class Prefixes:
         self.built.append(name)
         write_file(self._memory(number), msgspec.json.encode(judged), sync=False)
         return judged
+
+    def _borrow_objects(self) -> None:
+        """Let git read the project's store too: what was fetched there is not fetched again."""
+        from patchctl.system.gitstore import Store
+
+        store = self._project.store
+        if not self._lender.exists():
+            return
+        if not store.exists():
+            Store(store).close()
+        objects = (self._lender / "objects").resolve()
+        write_if_changed(store / "objects" / "info" / "alternates", f"{objects}\n")
 
     def _remembered(self, number: int) -> Judged | None:
         try:
