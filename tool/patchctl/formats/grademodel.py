@@ -147,6 +147,13 @@ class FileGrade:
         """Whether the strict engine takes it as it is."""
         return self.own is Grade.EXACT and all(h.grade is Grade.EXACT for h in self.hunks)
 
+    @property
+    def fits(self) -> bool:
+        """Whether the tree has one place for all of it, be it after a repair."""
+        if self.own is not Grade.EXACT:
+            return self.own.fits
+        return all(hunk.grade.fits for hunk in self.hunks)
+
     def as_json(self) -> dict[str, object]:
         """The file for ``--json``."""
         return {

@@ -29,13 +29,15 @@ class Mended:
 
     Paths in `data` begin with ``a/`` and ``b/``. `origin` has, for each of its lines, the line in
     the file that was read. `readings` are the strip levels that fit equally well, when not one
-    does: then, as where the text makes no sense at all, `data` is what was read.
+    does: then, as where the text makes no sense at all, `data` is what was read. `headless`: a
+    file's mode or new name stands without a ``diff --git`` line, which readers may overlook.
     """
 
     data: bytes
     origin: tuple[int, ...]
     reasons: tuple[str, ...] = ()
     readings: tuple[int, ...] = ()
+    headless: bool = False
 
 
 def mend(data: bytes, first: int, exists: Callable[[bytes], bool], strip: int | None) -> Mended:
@@ -78,7 +80,8 @@ class _Mender:
         for section in self._sections:
             out += self._emit(section, levels[0])
         whole = [*out, *self._lines[self._at :]]
-        return replace(_result(whole), reasons=tuple(self._reasons))
+        headless = any(s.fields and not s.headed for s in self._sections)
+        return replace(_result(whole), reasons=tuple(self._reasons), headless=headless)
 
     # -- reading
 
@@ -133,7 +136,8 @@ class _Mender:
         number = sum(line.startswith(b"@@ ") for _, line in section.body) + 1
         match = HUNK.match(self._peek())
         assert match is not None
-        stated = tuple(1 if match[i] is None else int(match[i]) for i in (2, 4))
+        before, after = (1 if match[i] is None else int(match[i]) for i in (2, 4))
+        stated = (before, after)
         header = self._lines[self._at][0]
         start = self._at + 1
         end = self._as_stated(start, stated)
@@ -144,9 +148,7 @@ class _Mender:
             old = sum(line.startswith((*_CONTEXT, b"-")) for line in body)
             new = sum(line.startswith((*_CONTEXT, b"+")) for line in body)
             counted = (old, new)
-            path = display((section.named or (b"", b""))[1])
-            was, now = (f"-{a} +{b}" for a, b in (stated, counted))
-            self._reasons.append(f"hunk {number} of {path}: counts {was} corrected to {now}")
+            section.recounted.append((number, stated, counted))
         text = b"@@ -%s,%d +%s,%d @@%s" % (match[1], counted[0], match[3], counted[1], match[5])
         section.body.append((header, text.rstrip(b"\n") + b"\n"))
         section.body += self._lines[start:end]
@@ -207,6 +209,11 @@ class _Mender:
     def _emit(self, section: Section, level: int) -> list[Line]:
         at = section.line
         old, new = section.paths(level)
+        for number, *counts in section.recounted:
+            stated, counted = (f"-{a} +{b}" for a, b in counts)
+            where = f"hunk {number} of {display(new or old)}"
+            what = f"{where}: counts {stated} corrected to {counted}"
+            self._reasons.append(what)
         if section.fields and not section.headed:
             self._reasons.append(f"{display(new or old)}: `diff --git` line added")
         is_git = section.headed or bool(section.fields)

@@ -12,6 +12,9 @@ from patchctl.formats.patchpaths import DEV_NULL, unquote
 Line = tuple[int, bytes]
 """A line and its number in the file that was read."""
 
+Counts = tuple[int, int]
+"""How many lines a hunk has on its old and on its new side."""
+
 EXTENDED = re.compile(
     rb"(old mode|new mode|new file mode|deleted file mode|rename from|rename to|copy from|copy to"
     rb"|similarity index|dissimilarity index|index) (.*)"
@@ -23,7 +26,8 @@ class Section:
     """Its extended header, its names (as written), its hunks.
 
     `headed` tells whether it begins with ``diff --git``, `git` and `named` are the names there
-    and in the ``---`` and ``+++`` lines, `stamps` what stands behind the latter.
+    and in the ``---`` and ``+++`` lines, `stamps` what stands behind the latter; `recounted`
+    are hunks with the counts that were stated and those that are right.
     """
 
     line: int
@@ -33,6 +37,7 @@ class Section:
     stamps: tuple[bytes, bytes] = (b"", b"")
     body: list[Line] = field(default_factory=list)
     headed: bool = False
+    recounted: list[tuple[int, Counts, Counts]] = field(default_factory=list)
 
     @property
     def _pair(self) -> tuple[bytes, bytes]:

@@ -19,6 +19,7 @@ from patchctl.formats.patchpaths import DEV_NULL, git_names, strip_prefix, unquo
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0*)? ([+-]\d{4})$")
 _NOTE = re.compile(r"(dis)?similarity index \d+%$")
+_LOST = re.compile(rb"(old|new|new file|deleted file) mode \d|(rename|copy) (from|to) ")
 _EMPTY = blob_id(b"")
 # What tools write between two diffs.
 _FILLER = (b"diff -", b"Index: ", b"=====")
@@ -71,6 +72,10 @@ class _Reader:
                 self._cursor.fail("a binary file without a `diff --git` header")
             elif HUNK.match(line):
                 self._cursor.fail("a hunk that belongs to no file")
+            elif _LOST.match(line) and not signed:
+                self._cursor.fail(
+                    f"`{display(line.strip())}` without a `diff --git` line before it"
+                )
             elif line.strip() and found and not signed and not line.startswith(_FILLER):
                 self._cursor.fail(self._stray(line))
             self._cursor.at += 1

@@ -85,7 +85,7 @@ def judge(store: Store, arrival: Arrival, tree: EditTree) -> Judged:
     if graded.is_exact:
         verdict = Verdict.REPAIRABLE if reasons else Verdict.EXACT
         return replace(judged, verdict=verdict, exact=patch)
-    if not all(part.fits for f in graded.files for part in (f.own, *(h.grade for h in f.hunks))):
+    if not all(file.fits for file in graded.files):
         return judged
     made: Repaired = repair(patch, graded, read)
     why = (*reasons, *made.reasons)
@@ -95,7 +95,8 @@ def judge(store: Store, arrival: Arrival, tree: EditTree) -> Judged:
 def _read(arrival: Arrival, tree: EditTree) -> tuple[Patch, tuple[int, ...], tuple[str, ...]]:
     """The patch, the line of the file for each line of what was parsed, and what was mended."""
     first: PatchDoesNotApply | None = None
-    if arrival.strip in (None, 0, 1):
+    mended = mend(arrival.data, arrival.first, lambda p: tree.get(p) is not None, arrival.strip)
+    if arrival.strip in (None, 0, 1) and not mended.headless:
         level = 1 if arrival.strip is None else arrival.strip
         lines = arrival.data.count(b"\n") + 1
         origin = tuple(range(arrival.first, arrival.first + lines))
@@ -103,7 +104,6 @@ def _read(arrival: Arrival, tree: EditTree) -> tuple[Patch, tuple[int, ...], tup
             return parse_patch(arrival.where, arrival.data, level), origin, ()
         except PatchDoesNotApply as error:
             first = error
-    mended = mend(arrival.data, arrival.first, lambda p: tree.get(p) is not None, arrival.strip)
     if len(mended.readings) > 1:
         raise _several_readings(arrival, mended.readings)
     try:
@@ -146,11 +146,9 @@ def refusal(judged: Judged) -> str:
     if judged.error is not None:
         return judged.error.message
     assert judged.grade is not None
-    for file in judged.grade.files:
-        path = display(file.path)
-        if not file.own.fits:
-            return f"`{path}`: {file.own}: {file.why}"
-        for hunk in file.hunks:
-            if not hunk.grade.fits:
-                return f"`{path}`, hunk {hunk.number}: {hunk.grade}: {hunk.why}"
-    return "not exact"
+    file = next(f for f in judged.grade.files if not f.fits)
+    path = display(file.path)
+    if not file.own.fits:
+        return f"`{path}`: {file.own}: {file.why}"
+    hunk = next(h for h in file.hunks if not h.grade.fits)
+    return f"`{path}`, hunk {hunk.number}: {hunk.grade}: {hunk.why}"
