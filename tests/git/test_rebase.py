@@ -384,7 +384,7 @@ def test_folder_of_somebody_else_is_left_alone(rig: Rig) -> None:
     rig.patch("one", change("a", "20:mine"))
     rig.lock()
     (rig.edit / ".git").mkdir(parents=True)
-    with pytest.raises(LocalChanges, match="being edited"):
+    with pytest.raises(LocalChanges, match="no edit or rebase of ours"):
         rig.start(rig.release(change("c", "1:theirs")))
     assert (rig.edit / ".git").exists()
 

@@ -79,7 +79,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     `baseline` names the lock that changes; `onto` is what the user asked for, `source` what was
     found; `lock` is the text of the new baseline lock. `before` maps each file that accepting
-    replaces to the sha256 that it had at the start (empty for no file).
+    replaces to the sha256 that it had at the start (empty for no file). `shown` is true once all
+    patches are through and the work tree was brought to the last one: what differs from then on
+    is somebody's.
     """
 
     format: int = FORMAT
@@ -93,6 +95,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     lock: str
     steps: tuple[Step, ...]
     before: dict[str, str]
+    shown: bool = False
 
     @property
     def position(self) -> int:
@@ -128,6 +131,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         done = msgspec.structs.replace(step, outcome=outcome, new=new, conflicts=files)
         steps = (*self.steps[: self.position], done, *self.steps[self.position + 1 :])
         return msgspec.structs.replace(self, steps=steps)
+
+    def as_shown(self) -> Session:
+        """The session once the work tree is at the last patch."""
+        return msgspec.structs.replace(self, shown=True)
 
 
 def write_session(session: Session) -> bytes:

@@ -19,6 +19,9 @@ from patchctl.formats.patchmodel import Patch
 from patchctl.formats.rebasesession import Session, read_session
 from patchctl.formats.serieslock import RELOCK, LockedBaseline, verify
 from patchctl.stages.applied import apply_series
+from patchctl.stages.edit import edit_repo, pending
+from patchctl.stages.edit import load_session as edited_now
+from patchctl.stages.edit import session_path as edit_session_file
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.rebaseplan import plan
 from patchctl.stages.rebasework import ABORT, RebaseWork, conflict_tree, save_session
@@ -112,19 +115,29 @@ def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Se
     Raises:
         LocalChanges: something else is being edited. And as `classify`.
     """
-    tree = conflict_tree(project)
-    if load_session(project) is None and tree.exists:
-        where = project.relative(tree.folder)
-        raise LocalChanges(
-            f"`{where}` is there: a patch is being edited",
-            hint="finish that first, or remove the folder if nothing in it is needed",
-        )
+    if load_session(project) is None:
+        _require_nothing_edited(project)
     session = _prepare(project, onto, report, offline=offline)
+    tree = conflict_tree(project)
     tree.settle(report)
-    tree.remove()  # what a killed run left of another, as are these files
+    edit_session_file(project).unlink(missing_ok=True)
+    tree.remove()  # what a killed run left of another rebase too, as are these files
     sweep(session_file(project).parent, older_than=0)
     save_session(project, session)
     return session
+
+
+def _require_nothing_edited(project: Project) -> None:
+    """The rebase needs the edit tree for itself."""
+    edit, repo = edited_now(project), edit_repo(project)
+    if not repo.exists:
+        return
+    left = "no edit or rebase of ours made it" if edit is None else pending(edit, repo)
+    if left:
+        raise LocalChanges(
+            f"`{project.relative(repo.folder)}` has changes that are in no patch: {left}",
+            hint="patchctl refresh first, or patchctl edit --discard",
+        )
 
 
 def _prepare(project: Project, onto: str, report: Reporter, *, offline: bool) -> Session:

@@ -10,6 +10,7 @@ from patchctl.formats.rebasesession import Session
 from patchctl.formats.serieslock import LockedBaseline, SeriesLock
 from patchctl.stages.export import export_patch
 from patchctl.stages.rebase import (
+    at_work,
     candidate_of,
     clear,
     require_session,
@@ -54,6 +55,10 @@ def accept(project: Project, report: Reporter) -> Accepted:
             f"{left} patch{'es' * (left != 1)} of the rebase are not through yet",
             hint=f"{CONTINUE} (patchctl rebase --status shows where it is)",
         )
+    if not session.shown:  # killed right before the end
+        with at_work(project, report) as work:
+            work.run()
+            session = work.session
     _require_as_left(project, session)
     from patchctl.system.gitstore import Store
 

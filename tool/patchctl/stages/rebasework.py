@@ -18,6 +18,7 @@ from patchctl.formats.history import COMMITTER
 from patchctl.formats.patchmodel import Header, Patch
 from patchctl.formats.rebasesession import Outcome, Session, Step, write_session
 from patchctl.system.conflicttree import ConflictTree
+from patchctl.system.editrepo import EditCommit
 from patchctl.system.files import write_file
 from patchctl.system.mergetree import merge_trees
 from patchctl.system.project import Project, cache_folder
@@ -74,9 +75,11 @@ class RebaseWork:
                     self._stop(step)
                 if step is not self.session.current:
                     task.advance()
-        self._tree.settle(self._report)
-        if self._tree.head != self.session.head:
+        if not self.session.shown:
+            self._tree.settle(self._report)
             self._bring()
+            self.session = self.session.as_shown()
+            save_session(self._project, self.session)
 
     def resume(self) -> None:
         """Take what people made of the conflict, then go on.
@@ -99,7 +102,7 @@ class RebaseWork:
             )
         if self._tree.exists:
             self._tree.settle(self._report)
-            self._tree.checkout(self.session.head)
+            self._checkout()
         self._record(Outcome.SKIPPED)
         self.run()
 
@@ -138,11 +141,11 @@ class RebaseWork:
         tree.settle(self._report)
         if not (tree.exists and tree.is_picking(step.old) and tree.head == head):
             self._bring()
-            if not tree.pick(step.old):
+            if not tree.set_up(step.old):
                 # files of somebody are in the way
                 self._put_aside()
-                tree.create(head)
-                if not tree.pick(step.old):
+                self._bring()
+                if not tree.set_up(step.old):
                     raise PatchctlError(f"git cannot set up the conflict of `{step.patch}`")
         tree.remember()
         unmerged = {display(path) for path in tree.unmerged()}
@@ -164,9 +167,12 @@ class RebaseWork:
             if tree.head not in ours or tree.differs_from("HEAD"):
                 self._put_aside()
         if tree.exists:
-            tree.checkout(head)
+            self._checkout()
         else:
-            tree.create(head)
+            tree.create(self.session.new_base, head)
+
+    def _checkout(self) -> None:
+        self._tree.checkout(self.session.new_base, self.session.head)
 
     def _put_aside(self) -> None:
         kept = self._tree.move_aside(self._project.out / "discarded")
@@ -196,7 +202,8 @@ class RebaseWork:
         self._refuse_leftovers(step)
         tree.remember()
         header = self._patches[step.patch].header
-        taken = self._store_tree(tree.write_tree())
+        taken = tree.write_tree()
+        tree.hand_over([taken], head)
         if taken == self._store.tree_of(head):
             if not commits and not tree.is_picking(step.old):
                 self._place(step)  # the conflict itself was undone
@@ -207,15 +214,14 @@ class RebaseWork:
                 data={"patch": step.patch},
             )
         if commits:
-            header = replace(header, message=_own_message(tree.message(commits[0])))
-        made = self._commit(taken, header)
-        self._record(outcome, new=made)
-        tree.checkout(made)
+            header = replace(header, message=_own_message(commits[0].message))
+        self._record(outcome, new=self._commit(taken, header))
+        self._checkout()
 
-    def _own_commits(self, step: Step) -> tuple[str, ...]:
+    def _own_commits(self, step: Step) -> tuple[EditCommit, ...]:
         """The commit that people made of the conflict, or none."""
         tree, head = self._tree, self.session.head
-        commits = tree.commits_since(head)
+        commits = tree.commits(head)
         if commits is not None and len(commits) <= 1:
             return commits
         found = "is not on top of it" if commits is None else f"is {len(commits)} commits after it"
@@ -252,18 +258,6 @@ class RebaseWork:
                 hint=f"resolve them in {self._where}, git add the files, then {CONTINUE}",
                 data={"patch": step.patch, "places": places},
             )
-
-    def _store_tree(self, tree: str) -> str:
-        """Bring the files of a tree of the work tree's repository into the store."""
-        from patchctl.system.gitstore import Store
-
-        known = self._store.read_tree(self.session.head)
-        with Store(self._tree.git_dir) as edited:
-            files = edited.read_tree(tree)
-            for path, entry in files.items():
-                if known.get(path) != entry:
-                    self._store.write_blob(edited.read_blob(entry.id))
-        return self._store.write_tree(files)
 
 
 def _own_message(message: bytes) -> bytes:
