@@ -239,6 +239,12 @@ def check_row() -> Row:
     return Row("`make check` from nothing", f"{minutes:.1f} min", "15 min", minutes <= 15)
 
 
+def machine() -> str:
+    """What the numbers were measured on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}"
+
+
 def fill(page: str, name: str, body: str) -> str:
     """Replace what stands between the two markers `name`."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
@@ -256,10 +262,8 @@ def main() -> None:
         project = copy_inputs(Path(scratch))
         rows = pipeline_rows(project) + edit_rows(project)
         kernels = kernel_rows(project)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    machine = f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}"
     table = "\n".join(
-        [f"{time.strftime('%Y-%m-%d')}, {machine}.", ""]
+        [f"{time.strftime('%Y-%m-%d')}, {machine()}.", ""]
         + ["| what | measured | bound | holds |", "|---|---|---|---|"]
         + [row.line() for row in rows]
     )
@@ -277,7 +281,7 @@ def main() -> None:
         rows.append(row)
         blocks["check"] = "\n".join(
             [
-                f"{time.strftime('%Y-%m-%d')}, {machine}.",
+                f"{time.strftime('%Y-%m-%d')}, {machine()}.",
                 "",
                 "| what | measured | bound | holds |",
                 "|---|---|---|---|",

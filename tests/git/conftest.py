@@ -15,6 +15,7 @@ import pytest
 import tomli_w
 
 from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
+from patchctl.formats.serieslock import SeriesLock, read_series_lock
 from patchctl.system.project import Project
 
 MakeProject = Callable[..., Project]
@@ -150,3 +151,75 @@ def make_project(tmp_path: Path) -> MakeProject:
         return Project(root, root / "build" / "out")
 
     return make
+
+
+class Series:
+    """A project with patches that git made of commits, replayed and locked."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.upstream = project.root.parent / "upstream"
+        self.start = git(self.upstream, "rev-parse", "HEAD")
+
+    def commit(self, subject: str, changes: dict[str, bytes | None], body: str = "") -> None:
+        """Commit `changes` (None removes a file) upstream."""
+        write_files(self.upstream, {n: c for n, c in changes.items() if c is not None})
+        for name in [n for n, c in changes.items() if c is None]:
+            (self.upstream / name).unlink()
+        git(self.upstream, "add", "--all")
+        words = ["-m", subject, *(["-m", body] if body else [])]
+        git(self.upstream, "commit", "--quiet", "--author=P Author <p@example.org>",
+            f"--date={1750000000 + 60 * len(self.commits())} +0200", *words)  # fmt: skip
+
+    def commits(self) -> list[str]:
+        """The ids of the commits, oldest first."""
+        return git(self.upstream, "rev-list", "--reverse", f"{self.start}..HEAD").split()
+
+    def export(self) -> Series:
+        """Write the commits as the project's patches, and lock them."""
+        options = ("--zero-commit", "--no-signature", "--full-index", "-N", "-k", "--binary")
+        out = str(self.project.patches)
+        git(self.upstream, "format-patch", "--quiet", *options, "-o", out, self.start)
+        names = sorted(path.name for path in self.project.patches.glob("*.patch"))
+        head = "# our patches\n\n"
+        self.project.series.write_text(head + "".join(f"{name}\n" for name in names))
+        self.relock()
+        return self
+
+    def relock(self) -> None:
+        """Lock the series as it is."""
+        from patchctl.stages.replay import replay
+        from patchctl.system.report import QuietReporter
+
+        replay(self.project, QuietReporter(), lock=True)
+
+    def lock(self) -> SeriesLock:
+        """The committed lock."""
+        data = self.project.series_lock.read_bytes()
+        return read_series_lock(data, where="series.lock.toml")
+
+    @property
+    def names(self) -> list[str]:
+        """The patches' names, in order."""
+        lines = self.project.series.read_text().splitlines()
+        return [line.split()[0] for line in lines if line and not line.startswith("#")]
+
+    def files(self) -> dict[str, bytes]:
+        """Everything in `patches/`."""
+        folder = self.project.patches
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    @classmethod
+    def of_three(cls, make_project: MakeProject) -> Series:
+        """Three patches: two edit ``a.h`` far apart, the last adds ``new.h`` and edits ``b.cu``."""
+        lines = [b"line %d\n" % n for n in range(60)]
+        series = cls(make_project({"a.h": b"".join(lines), "b.cu": b"one\ntwo\nthree\n"}))
+        lines[10] = b"first\n"
+        series.commit("core: first change", {"a.h": b"".join(lines)}, TRAILERS)
+        lines[40] = b"second\n"
+        series.commit("core: second change", {"a.h": b"".join(lines)}, TRAILERS)
+        series.commit("core: third change", {"new.h": b"new\n", "b.cu": b"one\n2\nthree\n"}, TRAILERS)
+        return series.export()
+
+
+TRAILERS = "Why it is so.\n\nUpstream-Status: Pending\nSigned-off-by: P Author <p@example.org>"

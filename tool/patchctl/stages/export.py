@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import PatchDoesNotApply, UsageError
 from patchctl.formats.gitobjects import display
+from patchctl.formats.mail import read_patch_file
 from patchctl.formats.patchmodel import Change, Header, Patch
 from patchctl.system.gitrun import EMPTY_TREE, GitRepo
 
@@ -48,8 +49,8 @@ def export_patch(
     except PatchDoesNotApply:
         was = None  # it cannot be read, so there is nothing in it to keep
     data = _format(store, commit, strip, _context(was))
+    _require_message(store, commit, read_patch_file(name, data).header)
     new = parse_patch(name, data, strip)
-    _require_message(store, commit, new)
     if was is None or old is None:
         return data
     before, after = store.read_tree(f"{commit}^"), EditTree(store.read_tree(commit))
@@ -113,15 +114,15 @@ def _context(old: Patch | None) -> int:
     return max(seen, _DEFAULT_CONTEXT)
 
 
-def _require_message(store: Store, commit: str, exported: Patch) -> None:
+def _require_message(store: Store, commit: str, exported: Header) -> None:
     """A message with a line that ends it in a patch file would come back shorter."""
     raw = GitRepo(store.path).git("cat-file", "commit", commit).stdout
-    wanted = raw.partition(b"\n\n")[2].split()
-    if exported.header.message.split() != wanted:
-        subject = Header(exported.header.author, exported.header.subject, b"").subject
+    message = raw.partition(b"\n\n")[2]
+    if exported.message.split() != message.split():
+        subject = display(message.split(b"\n", 1)[0])
         raise UsageError(
-            f"the message of commit {commit[:12]} (`{display(subject.encode())}`) does not survive "
-            "in a patch file: a line of it is `---`, or begins a diff or a mail header",
+            f"the message of commit {commit[:12]} (`{subject}`) does not survive in a patch file: "
+            "a line of it is `---`, or begins a diff or a mail header",
             hint="indent or reword that line: git commit --amend",
             data={"commit": commit},
         )

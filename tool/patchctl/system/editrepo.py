@@ -227,5 +227,5 @@ class EditRepo:
 def show_difference(repo: GitRepo, old: str, new: str, *options: str) -> bytes:
     """The diff between two commits or trees, which depends on nobody's configuration."""
     fixed = ("--no-ext-diff", "--no-textconv", "--find-renames", "--src-prefix=a/",
-             "--dst-prefix=b/", "--no-color", "--binary")  # fmt: skip
-    return repo.git("diff", *fixed, *options, old, new).stdout
+             "--dst-prefix=b/", "--no-color")  # fmt: skip
+    return repo.git("diff", *fixed, *(options or ("--binary",)), old, new).stdout
