@@ -259,7 +259,7 @@ def test_three_way_merge_where_the_store_has_the_old_file(someone: Sender) -> No
     assert "none: its lines are not in the file" in unknown.stdout
     done = someone.run(mail, name="second.patch")
     assert done.returncode == 4
-    assert "f.h (patch line 12): three-way" in done.stdout
+    assert "f.h (patch line 10): three-way" in done.stdout
     someone.send(mail, "--repair", name="second.patch")
     assert someone.read("f.h") == changed(10, changed(12, changed(14)))
     text = added(someone.project)[1].decode()

@@ -140,7 +140,7 @@ def test_patch_that_means_to_change_the_final_newline_still_does() -> None:
 
 def test_line_appended_behind_one_without_newline_starts_a_line() -> None:
     patch = edit(text(1, 5), text(1, 6))
-    made, effects = repaired({"f": text(1, 5)[:-1]}, patch)
+    _, effects = repaired({"f": text(1, 5)[:-1]}, patch)
     assert result(effects) == text(1, 6)[:-1]
 
 
@@ -284,7 +284,7 @@ def test_deleted_file() -> None:
     assert graded({"f": b"one\n2\n"}, patch).grade is Grade.NONE
     files = {"f": b"one \ntwo\n"}
     assert graded(files, patch).grade is Grade.WHITESPACE
-    made, effects = repaired(files, patch)
+    _, effects = repaired(files, patch)
     assert effects == {b"f": None}
 
 
