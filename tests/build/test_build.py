@@ -209,7 +209,7 @@ def test_warnings_do_not_stay_in_the_log_unseen(project: Project, cuda: Toolchai
     edit(source(project, "other.cu"), "x[0] = 1", "int unused; x[0] = 1")
     report = QuietReporter()
     make(project, cuda, report=report)
-    assert report.warnings == ["compilers warned 1 times; see `build/out/sm70/build.log`"]
+    assert report.warnings == ["1 warning of compilers; see `build/out/sm70/build.log`"]
 
 
 def test_a_link_error_names_the_library(project: Project, cuda: Toolchain) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from patchctl.cli.app import App, command
+from patchctl.formats.wording import counted
 
 
 @command
@@ -57,7 +58,7 @@ def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> N
         },
         lambda: (
             f"{project.relative(done.library)}: sha256 {done.sha256}, "
-            + (f"{done.compiled} objects compiled" if done.compiled else "nothing to do")
+            + (f"{counted(done.compiled, 'object')} compiled" if done.compiled else "nothing to do")
             + f", {done.seconds:.1f} s"
         ),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, command
+from patchctl.formats.wording import counted
 
 if TYPE_CHECKING:
     from patchctl.stages.replay import ReplayResult
@@ -57,10 +58,9 @@ def _text(project: Project, result: ReplayResult) -> str:
         f"{patch.name:{width}}  {patch.tree[:12]}  {patch.subject}" for patch in result.patches
     ]
     lines += [f"locked: {change}" for change in result.relocked]
-    count = len(result.patches)
-    plural = "patch" if count == 1 else "patches"
+    count = counted(len(result.patches), "patch", "patches")
     verb = "applied" if result.fresh else "nothing to do:"
-    lines.append(f"{verb} {count} {plural}: tree {result.tree[:12]}, commit {result.head[:12]}")
+    lines.append(f"{verb} {count}: tree {result.tree[:12]}, commit {result.head[:12]}")
     where = project.relative(project.source)
     lines.append(f"{where}: files written {result.written}, removed {result.removed}")
     return "\n".join(lines)

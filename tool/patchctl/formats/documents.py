@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from patchctl.errors import UsageError
+from patchctl.formats.wording import did_you_mean
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,10 +47,9 @@ def _explain(message: str, kind: type[Document]) -> str:
         expected = f", expected one of: {', '.join(tags)}" if tags else ""
         return f"at `{place}`: {what[0].lower()}{what[1:]}{expected}"
     known = _fields_at(kind, place)
-    near = difflib.get_close_matches(unknown["key"], known, n=1)
-    guess = f"; did you mean `{near[0]}`?" if near else ""
-    allowed = f" (known: {', '.join(known)})" if known and not near else ""
-    return f"at `{place}`: unknown key `{unknown['key']}`{guess}{allowed}"
+    guess = did_you_mean(unknown["key"], known)
+    help = f"; {guess}" if guess else f" (known: {', '.join(known)})" if known else ""
+    return f"at `{place}`: unknown key `{unknown['key']}`{help}"
 
 
 def _fields_at(kind: Any, place: str) -> list[str]:

@@ -29,6 +29,7 @@ from patchctl.formats.ninjalog import (
     read_status,
 )
 from patchctl.formats.target import Target, read_target
+from patchctl.formats.wording import counted
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.hostcompiler import Host, preflight
 from patchctl.stages.nvcc import compiler_environment
@@ -42,7 +43,6 @@ from patchctl.system.report import Reporter
 
 LOW_SPACE = 16 * MIB
 """Bytes of free disk below which a command that failed without an error message ran out of it."""
-
 
 EDITED = "edited by hand"
 """The recorded source of a library that is not the series's."""
@@ -251,7 +251,7 @@ def _run_ninja(
     run([ninja, "-t", "cleandead"], cwd=folder, env=environment, check=False)
     warnings = count_warnings(lines)
     if warnings:
-        report.warn(f"compilers warned {warnings} times; see `{project.relative(log)}`")
+        report.warn(f"{counted(warnings, 'warning')} of compilers; see `{project.relative(log)}`")
     return compiled
 
 

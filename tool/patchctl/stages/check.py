@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from patchctl.errors import PatchctlError
-from patchctl.formats.findings import Finding, counted, has_errors, totals
+from patchctl.formats.findings import Finding, has_errors, totals
+from patchctl.formats.wording import counted
 from patchctl.system.process import run
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter

@@ -8,9 +8,9 @@ folder is updated, and the ref and the record move last.
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from patchctl.formats.serieslock import (
     verify,
     write_series_lock,
 )
+from patchctl.formats.wording import counted
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.gitstore import names_stored_commit
@@ -264,10 +265,7 @@ def _survey(
         return survey, None
     if not discard:
         raise _local_changes(project, worktree, survey.edits)
-    stamp = (
-        f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns() // 1000 % 1000000:06}Z"
-    )
-    folder = project.out / "discarded" / stamp
+    folder = project.out / "discarded" / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     worktree.discard(survey.edits, folder)
     report.info(f"edited files are saved in `{project.relative(folder)}`")
     return worktree.survey(history.files), folder
@@ -276,7 +274,7 @@ def _survey(
 def _local_changes(
     project: Project, worktree: Worktree, edits: tuple[LocalEdit, ...]
 ) -> LocalChanges:
-    count = f"{len(edits)} file{'s' * (len(edits) != 1)}"
+    count = counted(len(edits), "file")
     lines = [f"{edit.kind}: {display(edit.path)}" for edit in edits]
     if worktree.manifest.tree:
         git = shlex.join(["git", f"--git-dir={project.store}", f"--work-tree={project.source}"])

@@ -19,6 +19,7 @@ from patchctl.formats.resources import Row
 from patchctl.formats.schemas import compare_operators, read_schemas
 from patchctl.formats.symbols import AbiRules, check_exports, check_symbols, parse_shims
 from patchctl.formats.target import Target
+from patchctl.formats.wording import counted
 from patchctl.stages.build import built_from_edits
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
@@ -81,7 +82,7 @@ def gate_error(done: Verification) -> GateFailed:
     """The error for a verification that failed; its data holds everything that was found."""
     errors = sum(f.severity is Severity.ERROR for f in done.findings)
     return GateFailed(
-        f"`{done.library.name}` does not pass: {errors} error{'' if errors == 1 else 's'}",
+        f"`{done.library.name}` does not pass: {counted(errors, 'error')}",
         data=done.as_json(),
     )
 

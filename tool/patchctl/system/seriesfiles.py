@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from patchctl.errors import PatchctlError, UsageError
 from patchctl.formats.series import SeriesEntry, parse_series, unlisted
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
+from patchctl.formats.wording import did_you_mean
 from patchctl.system.files import sha256_bytes
 from patchctl.system.project import Project
 
@@ -43,13 +44,7 @@ class SeriesFiles:
             return self.patches
         names = [patch.name for patch in self.patches]
         if name not in names:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, n=1)
-            raise UsageError(
-                f"`{where}` names no patch `{name}`",
-                hint=f"did you mean `{near[0]}`?" if near else "",
-            )
+            raise UsageError(f"`{where}` names no patch `{name}`", hint=did_you_mean(name, names))
         return self.patches[: names.index(name) + 1]
 
 
