@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
+from patchctl.formats.edittree import tree_id
+from patchctl.formats.gitobjects import Entry, Mode, blob_id
 from patchctl.system.project import Project
 
 MakeProject = Callable[..., Project]

@@ -7,6 +7,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
+import tomli_w
 
 from patchctl.errors import UsageError
 from patchctl.formats.wording import did_you_mean
@@ -35,6 +36,11 @@ def read_toml(text: str | bytes, kind: type[D], *, where: str) -> D:
         raise UsageError(f"`{where}` {_explain(str(error), kind)}", data={"file": where}) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"`{where}` is not valid TOML: {error}", data={"file": where}) from error
+
+
+def toml_text(data: Document | dict[str, Any], *, heading: str) -> str:
+    """`data` as TOML below `heading`, which is lines of comment."""
+    return heading + tomli_w.dumps(msgspec.to_builtins(data))
 
 
 def _explain(message: str, kind: type[Document]) -> str:

@@ -89,10 +89,19 @@ def _replayed_tree(project: Project) -> str:
     return replayed.outputs.get("tree", "") if replayed else ""
 
 
-def built_from_edits(project: Project, target: Target) -> bool:
-    """Whether the library in place comes from a source tree that was edited by hand."""
+def built_otherwise(project: Project, target: Target) -> str:
+    """How the library in place differs from what the series and the target ask for now, or ""."""
     record = load_record(project, record_name(target))
-    return record is not None and record.inputs.get("source") == EDITED
+    if record is None:
+        return ""
+    source, tree = record.inputs.get("source", ""), _replayed_tree(project)
+    if source == EDITED:
+        return "built from a source tree that was edited by hand"
+    if source != tree:
+        return f"built from tree {source[:12]}, but the replayed tree is {tree[:12] or 'unknown'}"
+    if record.inputs.get("target") != sha256_of(project.target_file(target.name)):
+        return f"built before `{project.relative(project.target_file(target.name))}` changed"
+    return ""
 
 
 def _inputs(

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from patchctl.errors import PatchctlError
 from patchctl.formats.findings import Finding, has_errors, totals
 from patchctl.formats.wording import counted
+from patchctl.system.files import write_file
 from patchctl.system.process import run
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -79,10 +81,7 @@ def check(
         ("fetch", job.fetch),
     ]
     if each_prefix:
-        steps += [
-            (f"prefix {name}", lambda name=name: job.prefix(name))  # type: ignore[misc]
-            for name in job.patch_names()[:-1]
-        ]
+        steps += [(f"prefix {name}", partial(job.prefix, name)) for name in job.patch_names()[:-1]]
     steps += [
         ("replay", job.replay),
         ("build", job.build),
@@ -195,5 +194,5 @@ class _Job:
         run([sys.executable, "-m", "venv", "--without-pip", folder])
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         packages = folder / "lib" / version / "site-packages"
-        (packages / "torch-of-the-tool.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        write_file(packages / "torch-of-the-tool.pth", sysconfig.get_path("purelib") + "\n")
         return folder / "bin" / "python"

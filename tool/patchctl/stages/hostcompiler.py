@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -16,6 +15,7 @@ from patchctl.errors import PatchctlError, ToolMissing
 from patchctl.formats.target import Abi
 from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.toolchain import Toolchain
+from patchctl.system.files import sha256_bytes
 from patchctl.system.process import run
 
 # crt/host_config.h of a toolkit says which compilers it takes: `#if __GNUC__ > 13` + #error
@@ -153,8 +153,8 @@ def _headers_digest(package: Path, version: str) -> str:
     for listing in package.parent.glob("torch-*.dist-info/RECORD"):
         lines = listing.read_bytes().splitlines()
         headers = sorted(line for line in lines if line.startswith(b"torch/include/"))
-        return hashlib.sha256(b"\n".join(headers)).hexdigest()
-    return hashlib.sha256(version.encode()).hexdigest()
+        return sha256_bytes(b"\n".join(headers))
+    return sha256_bytes(version.encode())
 
 
 def _check_torch(torch: Torch, toolchain: Toolchain) -> None:

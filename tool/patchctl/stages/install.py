@@ -13,6 +13,7 @@ from patchctl.formats.elf import elf_problem, read_dynamic
 from patchctl.formats.target import Target
 from patchctl.formats.wheel import Metadata, WheelName, platform_tag, wheel_bytes
 from patchctl.stages import packagefiles
+from patchctl.stages.build import built_otherwise
 from patchctl.stages.interpreter import (
     MACHINE,
     Interpreter,
@@ -92,6 +93,10 @@ def verified_library(project: Project, target: Target) -> Library:
     data = path.read_bytes()
     if problem := elf_problem(data, MACHINE):
         raise GateFailed(f"`{project.relative(path)}` is damaged: {problem}", hint="patchctl build")
+    if otherwise := built_otherwise(project, target):
+        raise GateFailed(
+            f"`{project.relative(path)}` was {otherwise}", hint="patchctl build, then verify"
+        )
     digest = sha256_bytes(data)
     record = load_record(project, f"verify-{target.name}")
     if record is None:

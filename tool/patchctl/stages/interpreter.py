@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 from patchctl.errors import ToolMissing, Unavailable, UsageError
 from patchctl.formats.target import Target
-from patchctl.system.files import TEMP_PREFIX, is_immutable, write_file
+from patchctl.system.files import is_immutable, temp_beside, write_file
 from patchctl.system.process import ProcessFailed, run
 
 PROBES = Path(__file__).parents[1] / "probes"
@@ -203,7 +202,7 @@ def require_writable(folder: Path, files: Sequence[Path] = ()) -> None:
     Raises:
         Unavailable: they cannot.
     """
-    probe = folder / f"{TEMP_PREFIX}{secrets.token_hex(4)}"
+    probe = temp_beside(folder / "probe")
     try:
         write_file(probe, b"", sync=False)
         probe.unlink()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 import tempfile
 import zipfile
@@ -23,7 +22,7 @@ from patchctl.stages.hostcompiler import find_host_compiler
 from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.toolchain import Origin, Toolchain, candidates, toolchains_folder
 from patchctl.system.debian import check_debian, download_package, unpack_package
-from patchctl.system.files import TEMP_PREFIX, sha256_bytes, sha256_of, write_file
+from patchctl.system.files import TEMP_PREFIX, sha256_bytes, sha256_of, temp_beside, write_file
 from patchctl.system.packageindex import Wanted, obtain
 from patchctl.system.process import run
 from patchctl.system.project import Project, cache_folder, exclusive
@@ -145,7 +144,7 @@ def _make(home: Path, lock: ToolchainLock, report: Reporter, *, offline: bool) -
     _check_space(lock)
     package = _obtain_package(lock.debian, report, offline=offline)
     wheels = [_obtain_wheel(wheel, report, offline=offline) for wheel in lock.wheels]
-    staging = home.with_name(f"{TEMP_PREFIX}{home.name}.{secrets.token_hex(4)}")
+    staging = temp_beside(home)
     try:
         with report.task(f"making CUDA {lock.version}", 3, unit="steps") as task:
             task.note("unpacking the compiler")

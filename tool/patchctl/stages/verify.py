@@ -20,7 +20,7 @@ from patchctl.formats.schemas import compare_operators, read_schemas
 from patchctl.formats.symbols import AbiRules, check_exports, check_symbols, parse_shims
 from patchctl.formats.target import Target
 from patchctl.formats.wording import counted
-from patchctl.stages.build import built_from_edits
+from patchctl.stages.build import built_otherwise
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
 from patchctl.stages.resourcegate import check_resources
@@ -172,7 +172,8 @@ def verify(
     library = library or built_library(project, target)
     if not library.is_file():
         raise UsageError(f"there is no library `{library}`", hint="patchctl build")
-    if of_project and not (update or force):
+    otherwise = built_otherwise(project, target) if of_project else ""
+    if of_project and not (otherwise or update or force):
         record = load_record(project, stage)
         if record and not record.stale_because(verify_inputs(project, target)):
             return Verification(library, skipped=True)
@@ -181,9 +182,8 @@ def verify(
     done = Verification(library)
     if logs is None:
         logs = ptxas_logs(project, target) if of_project else ()
-    if of_project and built_from_edits(project, target):
-        text = "built from a source tree that was edited by hand"
-        done.findings.append(Finding("source", library.name, text, hint="patchctl build"))
+    if otherwise:
+        done.findings.append(Finding("source", library.name, otherwise, hint="patchctl build"))
     with report.task(f"verifying {library.name}", 3, unit="gates") as task:
         data = library.read_bytes()
         problem = elf_problem(data, platform.machine())

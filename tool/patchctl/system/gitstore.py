@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import ToolMissing, Unavailable, UsageError
+from patchctl.formats.edittree import tree_objects
 from patchctl.formats.gitobjects import (
     SUBMODULE_MODE,
     Entry,
@@ -28,9 +28,8 @@ from patchctl.formats.gitobjects import (
     commit_object,
     display,
     object_id,
-    tree_objects,
 )
-from patchctl.system.files import TEMP_PREFIX
+from patchctl.system.files import TEMP_PREFIX, temp_beside
 
 if TYPE_CHECKING:
     from git import Repo
@@ -96,7 +95,7 @@ def _unwritable(path: Path, error: Exception) -> Unavailable:
 def _create(repo: type[Repo], path: Path) -> None:
     """A bare repository that is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp = path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
+    temp = temp_beside(path)
     try:
         repo.init(temp, bare=True, mkdir=True).close()
         temp.rename(path)
@@ -249,15 +248,6 @@ class Store:
     def tree_of(self, commit: str) -> str:
         """The id of a commit's tree."""
         return str(self._repo.git.rev_parse("--verify", f"{commit}^{{tree}}"))
-
-    def get_ref(self, name: str) -> str | None:
-        """The commit that a ref names, or None."""
-        from git import GitCommandError
-
-        try:
-            return str(self._repo.git.rev_parse("--verify", "--quiet", f"{name}^{{commit}}"))
-        except GitCommandError:
-            return None
 
     def set_ref(self, name: str, commit: str) -> None:
         """Point a ref at a commit, atomically.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import Unavailable, UsageError
-from patchctl.system.files import write_file
+from patchctl.system.files import sha256_bytes, write_file
 from patchctl.system.report import Reporter
 
 CACHE_VARIABLE = "PATCHCTL_CACHE_DIR"
@@ -125,7 +124,7 @@ def cache_folder() -> Path:
 def environment_lock(python: Path) -> Path:
     """The folder whose lock lets one patchctl at a time change what `python` imports, whichever
     project it runs in."""
-    name = hashlib.sha256(os.fsencode(python)).hexdigest()[:16]
+    name = sha256_bytes(os.fsencode(python))[:16]
     return cache_folder() / "environments" / name
 
 
