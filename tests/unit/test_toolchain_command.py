@@ -105,3 +105,11 @@ def test_a_wrong_key_in_the_toolchain_lock_is_refused(
         "`vendor/cuda.lock.toml` at `debian`: unknown key `componant`; did you mean `component`?"
         in capsys.readouterr().err
     )
+
+
+def test_a_missing_toolchain_lock_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "vendor" / "cuda.lock.toml").unlink()
+    assert patchctl(project, "toolchain", "install") == 2
+    assert "error: `vendor/cuda.lock.toml` is missing" in capsys.readouterr().err

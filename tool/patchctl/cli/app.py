@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import click
 
 from patchctl.cli.reporter import ClickReporter
-from patchctl.errors import Interrupted, PatchctlError, Unavailable
+from patchctl.errors import Interrupted, PatchctlError, Unavailable, UsageError
 from patchctl.system.project import Project, open_project
 
 JSON_VERSION = 1
@@ -82,20 +83,35 @@ def command(function: Callable[..., Any]) -> click.Command:
     return click.command(context_settings={"help_option_names": ["-h", "--help"]})(wrapped)
 
 
+cuda_home_option = click.option(
+    "--cuda-home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Use the CUDA toolkit in DIR and no other.",
+)
+jobs_option = click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
+)
+
+
 def show_error(error: PatchctlError, *, as_json: bool) -> None:
     """Say what went wrong: for people on stderr, for scripts as one object on stdout."""
     if as_json:
-        body: dict[str, Any] = {"kind": error.kind, "message": error.message}
-        body["exit"] = error.exit_code
-        body |= {"hint": error.hint} if error.hint else {}
-        body |= {"details": list(error.details)} if error.details else {}
-        body |= {"data": error.data} if error.data else {}
-        click.echo(json.dumps({"version": JSON_VERSION, "error": body}, indent=2, default=str))
+        _print_error_object(error)
     click.echo(click.style("error:", fg="red", bold=True) + f" {error.message}", err=True)
     for line in error.details:
         click.echo(f"  {line}", err=True)
     if error.hint:
         click.echo(click.style("hint:", fg="cyan", bold=True) + f" {error.hint}", err=True)
+
+
+def _print_error_object(error: PatchctlError) -> None:
+    body: dict[str, Any] = {"kind": error.kind, "message": error.message}
+    body["exit"] = error.exit_code
+    body |= {"hint": error.hint} if error.hint else {}
+    body |= {"details": list(error.details)} if error.details else {}
+    body |= {"data": error.data} if error.data else {}
+    click.echo(json.dumps({"version": JSON_VERSION, "error": body}, indent=2, default=str))
 
 
 def as_patchctl_error(error: BaseException) -> PatchctlError:
@@ -116,8 +132,6 @@ def as_patchctl_error(error: BaseException) -> PatchctlError:
 
 
 def _os_hint(error: OSError) -> str:
-    import errno
-
     return {
         errno.ENOSPC: "free some space and run the command again",
         errno.EDQUOT: "free some space and run the command again",
@@ -134,10 +148,9 @@ def funnel(command: click.Command, argv: list[str] | None = None) -> int:
         result = command.main(args=arguments, prog_name="patchctl", standalone_mode=False)
     except click.ClickException as error:
         if as_json:
-            body = {"kind": "usage", "message": error.format_message(), "exit": 2}
-            click.echo(json.dumps({"version": JSON_VERSION, "error": body}, indent=2))
-        error.show()
-        return 2
+            _print_error_object(UsageError(error.format_message()))
+        error.show()  # with the command's usage line
+        return UsageError.exit_code
     except BrokenPipeError:
         # the reader of our output (head, less) has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,20 +7,13 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.formats.wording import counted
 
 
 @command
-@click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
-)
-@click.option(
-    "--cuda-home",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Use the CUDA toolkit in DIR.",
-)
+@jobs_option
+@cuda_home_option
 @click.option(
     "--edited", is_flag=True, help="Build the source tree as it stands, with edits made by hand."
 )

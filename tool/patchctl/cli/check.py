@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import findings_text, table
 
 
@@ -17,10 +17,8 @@ from patchctl.cli.render import findings_text, table
     "--each-prefix", is_flag=True, help="Also build and verify each prefix of the series."
 )
 @click.option("--keep", is_flag=True, help="Keep the scratch folder even if all is well.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compilers at the same time.")
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
-)
+@jobs_option
+@cuda_home_option
 def check(
     app: App, each_prefix: bool, keep: bool, jobs: int | None, cuda_home: Path | None
 ) -> None:

@@ -18,15 +18,15 @@ PLAIN_INTERVAL = 5.0  # seconds between two lines of the same task where there i
 
 
 class _BarTask:
-    def __init__(self, bar: object) -> None:
+    def __init__(self, bar: ProgressBar[str]) -> None:
         self._bar = bar
 
     def advance(self, amount: int = 1) -> None:
-        self._bar.update(amount)  # type: ignore[attr-defined]
+        self._bar.update(amount)
 
     def note(self, text: str) -> None:
-        self._bar.current_item = text  # type: ignore[attr-defined]
-        self._bar.render_progress()  # type: ignore[attr-defined]
+        self._bar.current_item = text
+        self._bar.render_progress()
 
 
 class _PlainTask:

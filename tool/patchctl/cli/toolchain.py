@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option
 from patchctl.cli.render import table
 from patchctl.stages.toolchain import Candidate, Toolchain, candidates, chosen, refusal
 
@@ -19,9 +19,7 @@ def toolchain() -> None:
 
 
 @command
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), metavar="DIR", help="Judge the toolkit in DIR."
-)
+@cuda_home_option
 def show(app: App, cuda_home: Path | None) -> int:
     """List the CUDA toolkits that were found, and why each serves or not."""
     from patchctl.stages.build import load_target

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option
 from patchctl.cli.render import findings_text, table
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="With --library: a ptxas log of its compile (repeat for each).",
 )
-@click.option(
-    "--cuda-home",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Use the CUDA toolkit in this folder.",
-)
+@cuda_home_option
 def verify(
     app: App,
     update: bool,

@@ -112,13 +112,18 @@ def _inputs(
         "target": sha256_of(project.target_file(target.name)),
         "toolchain": f"CUDA {toolchain.version}, {toolchain.digest[:16]}",
         "compiler": f"{host.compiler.path.name} {host.compiler.version}",
-        "torch": f"{host.torch.version}, headers {host.torch.digest[:16]}",
+        "torch": f"{host.torch.package.version}, headers {host.torch.digest[:16]}",
     }
 
 
 def record_name(target: Target) -> str:
     """The name of a target's record."""
     return f"build-{target.name}"
+
+
+def built_library(project: Project, target: Target) -> Path:
+    """Where the library is put."""
+    return project.objects(target.name) / target.filename
 
 
 def build(
@@ -158,7 +163,7 @@ def build(
     tools = _tools(project, folder, toolchain, host)
     write_if_changed(folder / "build.ninja", ninja_text(target, sources, tools))
 
-    linked, library = folder / linked_file(target), folder / target.filename
+    linked, library = folder / linked_file(target), built_library(project, target)
     record = load_record(project, record_name(target))
     published = record.outputs.get("library", "") if record else ""
     if linked.exists() and sha256_of(linked) != published:
@@ -214,8 +219,8 @@ def _tools(project: Project, folder: Path, toolchain: Toolchain, host: Host) -> 
         cxx=str(host.compiler.path),
         cuda_include=str(toolchain.include),
         cuda_lib=str(toolchain.lib64),
-        torch_include=str(host.torch.include),
-        torch_lib=str(host.torch.lib),
+        torch_include=str(host.torch.package.include),
+        torch_lib=str(host.torch.package.lib),
         python_include=str(host.python_include),
         kernel_key=f"CUDA {toolchain.digest[:16]}, {compiler}",
         host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.digest[:16]}",

@@ -233,7 +233,7 @@ def _take_commit(
     for folder in store.submodules(source.commit):
         if source.kept.reaches_into(folder):
             raise submodule_missing(folder, what="commit")
-    everything = store.read_tree(source.commit, submodules=True)
+    everything = store.read_tree(source.commit, skip_submodules=True)
     tree = {path: entry for path, entry in everything.items() if source.kept.matches(path)}
     check_paths(tree, where=where)
     links = {p: store.read_blob(e.id) for p, e in tree.items() if e.mode is Mode.SYMLINK}

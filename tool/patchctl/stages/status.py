@@ -43,7 +43,7 @@ def pipeline_state(
         toolchain = find_toolchain(target.arch, QuietReporter(), cuda_home=cuda_home)
         return build.build_inputs(project, target, toolchain)
 
-    library = project.objects(target.name) / target.filename
+    library = build.built_library(project, target)
     states: list[StageState] = []
 
     def add(
@@ -80,7 +80,7 @@ def pipeline_state(
     )
     add(
         "verify",
-        f"verify-{target.name}",
+        verify.record_name(target),
         lambda: verify.verify_inputs(project, target),
         "library",
     )

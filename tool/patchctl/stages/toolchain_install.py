@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from patchctl.errors import LockMismatch, PatchctlError, ToolMissing, Unavailable
+from patchctl.errors import LockMismatch, PatchctlError, ToolMissing, Unavailable, UsageError
 from patchctl.formats.toolchainlock import (
     DebianPackage,
     ToolchainLock,
@@ -85,6 +85,7 @@ def install_toolchain(
         verify: compare every file of an installed toolchain by content, not only by size.
 
     Raises:
+        UsageError: the lock is missing or wrong.
         ToolMissing: this is not a machine it is made for, or there is no C++ compiler.
         LockMismatch: a package is not the one that was locked.
         Unavailable: no network, no space, or the archive no longer has a package.
@@ -108,9 +109,20 @@ def install_toolchain(
 
 
 def load_toolchain_lock(project: Project) -> ToolchainLock:
-    """Read ``vendor/cuda.lock.toml``."""
+    """Read ``vendor/cuda.lock.toml``.
+
+    Raises:
+        UsageError: there is no such file, or it does not parse.
+    """
     path = project.toolchain_lock
-    return read_toolchain_lock(path.read_bytes(), where=project.relative(path))
+    where = project.relative(path)
+    try:
+        return read_toolchain_lock(path.read_bytes(), where=where)
+    except FileNotFoundError:
+        raise UsageError(
+            f"`{where}` is missing: nothing says what the toolchain is made of",
+            hint="restore it from version control",
+        ) from None
 
 
 def installation_damage(home: Path, lock: ToolchainLock, *, content: bool) -> str:

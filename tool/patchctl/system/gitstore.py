@@ -219,17 +219,17 @@ class Store:
         """The submodules of a commit or tree: path to commit id."""
         return {p: i for mode, i, p in self._list_tree(treeish) if mode == SUBMODULE_MODE}
 
-    def read_tree(self, treeish: str, *, submodules: bool = False) -> dict[bytes, Entry]:
-        """The whole tree of a commit or tree id, flat; `submodules` leaves them out.
+    def read_tree(self, treeish: str, *, skip_submodules: bool = False) -> dict[bytes, Entry]:
+        """The whole tree of a commit or tree id, flat.
 
         Raises:
-            UsageError: the tree holds something that is neither file, executable nor link.
+            UsageError: the tree holds a submodule, and they are not skipped.
         """
         tree: dict[bytes, Entry] = {}
         for mode, hex_id, path in self._list_tree(treeish):
             if mode != SUBMODULE_MODE:
                 tree[path] = Entry(Mode(mode), hex_id)
-            elif not submodules:
+            elif not skip_submodules:
                 raise UsageError(f"`{display(path)}` is a submodule (commit {hex_id})")
         return tree
 

@@ -65,6 +65,10 @@ class Project:
         """The expected operator schemas."""
         return self.root / "build" / f"{target}.schemas.toml"
 
+    def abi_file(self, target: str) -> Path:
+        """The rules for what the library may leave undefined."""
+        return self.root / "build" / f"{target}.abi.toml"
+
     @property
     def store(self) -> Path:
         """The bare git repository with the baseline and one commit a patch."""
