@@ -33,6 +33,7 @@ from patchctl.formats.wording import counted
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.hostcompiler import Host, preflight
 from patchctl.stages.nvcc import compiler_environment
+from patchctl.stages.replay import replayed_tree
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.files import sha256_bytes, sha256_of, write_file, write_if_changed
 from patchctl.system.machine import MIB, available_memory, cores, parallel_jobs
@@ -81,12 +82,7 @@ def load_target(project: Project, name: str) -> Target:
 def build_inputs(project: Project, target: Target, toolchain: Toolchain) -> dict[str, str]:
     """What decides the library's bytes, by names that people understand."""
     host = preflight(toolchain, target.abi)
-    return _inputs(project, target, toolchain, host, _replayed_tree(project))
-
-
-def _replayed_tree(project: Project) -> str:
-    replayed = load_record(project, "replay")
-    return replayed.outputs.get("tree", "") if replayed else ""
+    return _inputs(project, target, toolchain, host, replayed_tree(project))
 
 
 def built_otherwise(project: Project, target: Target) -> str:
@@ -94,7 +90,7 @@ def built_otherwise(project: Project, target: Target) -> str:
     record = load_record(project, record_name(target))
     if record is None:
         return ""
-    source, tree = record.inputs.get("source", ""), _replayed_tree(project)
+    source, tree = record.inputs.get("source", ""), replayed_tree(project)
     if source == EDITED:
         return "built from a source tree that was edited by hand"
     if source != tree:
@@ -155,7 +151,7 @@ def build(
     folder = project.objects(target.name)
     files = source_files(project.source)
     sources = _sources(project, target, files)
-    source = EDITED if edited else _replayed_tree(project)
+    source = EDITED if edited else replayed_tree(project)
     inputs = _inputs(project, target, toolchain, host, source)
     if not take_snapshot(project.source, files, folder):
         report.warn("a source file changed without a newer time stamp: everything is compiled anew")

@@ -26,6 +26,7 @@ from patchctl.formats.serieslock import (
     write_series_lock,
 )
 from patchctl.formats.wording import counted
+from patchctl.stages.fetch import STAGE as FETCH
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.gitstore import names_stored_commit
@@ -35,6 +36,7 @@ from patchctl.system.report import Reporter, Task
 from patchctl.system.seriesfiles import (
     PatchSource,
     SeriesFiles,
+    add_lock_state,
     add_series_line,
     read_lock,
     read_series,
@@ -91,7 +93,7 @@ def replay_inputs(project: Project, through: str | None = None) -> dict[str, str
 
 
 def _inputs(project: Project, files: SeriesFiles, through: str | None) -> dict[str, str]:
-    fetched = load_record(project, "fetch")
+    fetched = load_record(project, FETCH)
     lock = project.series_lock
     return {
         "baseline": fetched.outputs["tree"] if fetched else "not fetched",
@@ -100,6 +102,22 @@ def _inputs(project: Project, files: SeriesFiles, through: str | None) -> dict[s
         "last patch": through or "of the series",
         **{f"patch {patch.name}": patch.sha256 for patch in files.patches},
     }
+
+
+def replayed_tree(project: Project) -> str:
+    """The id of the tree in the source folder, "" if there is none."""
+    record = load_record(project, STAGE)
+    return record.outputs.get("tree", "") if record else ""
+
+
+def applied_patches(project: Project) -> tuple[str, ...] | None:
+    """The patches in the replayed tree when they are only a part of the series, else None."""
+    record = load_record(project, STAGE)
+    if record is None:
+        return None
+    names = [k.removeprefix("patch ") for k in record.inputs if k.startswith("patch ")]
+    last = record.inputs.get("last patch", "")
+    return tuple(names[: names.index(last) + 1]) if last in names else None
 
 
 def replay(
@@ -221,7 +239,7 @@ def _make(
             return make_history(base, tree, _watched(patches, task), store.read_blob)
     except PatchDoesNotApply as error:
         add_series_line(error, project, files)
-        _add_lock_state(error, sources, locked)
+        add_lock_state(error, files, locked)
         raise
 
 
@@ -230,19 +248,6 @@ def _watched(patches: list[tuple[Patch, str]], task: Task) -> Iterator[tuple[Pat
         task.note(patch[0].name)
         yield patch
         task.advance()
-
-
-def _add_lock_state(
-    error: PatchDoesNotApply, sources: tuple[PatchSource, ...], locked: SeriesLock | None
-) -> None:
-    """Say whether the patch is the one that was locked, and so did apply once."""
-    digests = {patch.name: patch.sha256 for patch in locked.patches} if locked else {}
-    for source in sources:
-        if source.name == error.data.get("patch") and source.name in digests:
-            same = digests[source.name] == source.sha256
-            what = "is the locked one" if same else "has changed since it was locked"
-            error.details = (*error.details, f"the patch file {what}")
-            error.data["patch_file_is_locked_one"] = same
 
 
 def _compare(project: Project, locked: SeriesLock | None, got: SeriesLock, *, whole: bool) -> None:

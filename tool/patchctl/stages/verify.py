@@ -21,6 +21,7 @@ from patchctl.formats.wording import counted
 from patchctl.stages.build import built_library, built_otherwise
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
+from patchctl.stages.replay import applied_patches
 from patchctl.stages.resourcegate import check_resources
 from patchctl.stages.toolchain import Toolchain
 from patchctl.stages.torchpackage import find_torch_package
@@ -116,16 +117,6 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
     ):
         inputs[name] = sha256_of(path) if path.is_file() else ""
     return inputs
-
-
-def applied_patches(project: Project) -> tuple[str, ...] | None:
-    """The patches in the replayed tree when they are only a part of the series, else None."""
-    record = load_record(project, "replay")
-    if record is None:
-        return None
-    names = [k.removeprefix("patch ") for k in record.inputs if k.startswith("patch ")]
-    last = record.inputs.get("last patch", "")
-    return tuple(names[: names.index(last) + 1]) if last in names else None
 
 
 def verify(

@@ -112,3 +112,14 @@ def add_series_line(error: PatchctlError, project: Project, files: SeriesFiles) 
             where = project.relative(project.series)
             error.details = (*error.details, f"`{where}` line {patch.entry.line}")
             error.data["series_line"] = patch.entry.line
+
+
+def add_lock_state(error: PatchctlError, files: SeriesFiles, locked: SeriesLock | None) -> None:
+    """Let the error about a patch say whether it is the one that was locked, and so did apply."""
+    digests = {patch.name: patch.sha256 for patch in locked.patches} if locked else {}
+    for patch in files.patches:
+        if patch.name == error.data.get("patch") and patch.name in digests:
+            same = digests[patch.name] == patch.sha256
+            what = "is the locked one" if same else "has changed since it was locked"
+            error.details = (*error.details, f"the patch file {what}")
+            error.data["patch_file_is_locked_one"] = same
