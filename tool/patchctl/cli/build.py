@@ -18,7 +18,9 @@ from patchctl.formats.wording import counted
     "--edited", is_flag=True, help="Build the source tree as it stands, with edits made by hand."
 )
 def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> None:
-    """Replay the series if needed, then compile what changed and link the library.
+    """Compile what changed and link the library.
+
+    The series is replayed first, if that is needed.
 
     --edited is for trying a change in build/out/src before it goes into a patch: nothing is
     replayed, and `verify` and `install` refuse the library.
@@ -53,5 +55,6 @@ def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> N
             f"{project.relative(done.library)}: sha256 {done.sha256}, "
             + (f"{counted(done.compiled, 'object')} compiled" if done.compiled else "nothing to do")
             + f", {done.seconds:.1f} s"
+            + ("\nbuilt with edits: `verify` and `install` refuse it" if edited else "")
         ),
     )

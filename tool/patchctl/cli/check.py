@@ -22,7 +22,9 @@ from patchctl.cli.render import findings_text, table
 def check(
     app: App, each_prefix: bool, keep: bool, jobs: int | None, cuda_home: Path | None
 ) -> None:
-    """Do everything from nothing in a scratch folder and print one table: the CI job.
+    """Do everything from nothing, in a scratch folder: the CI job.
+
+    Fetch, replay, build, verify, and install into a new environment; then one table.
 
     Leaves the project's own build alone. Exits with the code of the first step that fails.
     """
@@ -46,7 +48,10 @@ def check(
         "findings": [finding.as_json() for finding in result.findings],
         "scratch": result.scratch,
     }
-    rows = [[s.name, s.verdict, f"{s.seconds:.1f} s", s.summary] for s in result.steps]
+    rows = [
+        [s.name, s.verdict, f"{s.seconds:.1f} s" if s.seconds else "-", s.summary]
+        for s in result.steps
+    ]
     text = table(["step", "verdict", "time", "result"], rows, right="time")
     if result.findings:
         text += "\n\n" + findings_text(result.findings)

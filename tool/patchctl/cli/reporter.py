@@ -46,7 +46,8 @@ class _PlainTask:
 
     def _say(self, note: str) -> None:
         self._spoke = time.monotonic()
-        done, total = _amount(self._done, self._unit), _amount(self._total, self._unit)
+        done = _amount(self._done, "B") if self._unit == "B" else self._done
+        total = _amount(self._total, self._unit)
         click.echo(f"  {self._label}: {done} of {total}{note}", err=True)
 
 
