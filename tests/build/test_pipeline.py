@@ -168,6 +168,8 @@ def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: She
             "install",
         )
     ]
+    prefix = "0001-add-operators.patch: "
+    assert done["findings"] and all(f["subject"].startswith(prefix) for f in done["findings"])
     assert not (shell.root / "build" / "out" / "check").exists()
     assert shell.json("status") == before
 

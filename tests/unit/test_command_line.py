@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from patchctl import errors
+from patchctl.cli import reporter
 from patchctl.cli.app import App, as_patchctl_error, command, funnel
 from patchctl.cli.main import main
 
@@ -189,3 +190,31 @@ def test_no_color_is_honoured_on_a_terminal(tmp_path: Path, variable: str, colou
     os.close(terminal)
     assert b"error:" in said
     assert (b"\x1b[" in said) is coloured
+
+
+def test_a_target_is_a_name_and_no_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = make_project(tmp_path)
+    (project / "build" / "sm70.toml").touch()
+    (project / "other.toml").touch()
+    assert funnel(main, ["-C", str(project), "--target", "../other", "status"]) == 2
+    assert "hint: --target with one of: sm70\n" in capsys.readouterr().err
+
+
+def test_progress_without_a_terminal_is_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reporter, "PLAIN_INTERVAL", 0.0)
+    report = reporter.ClickReporter(verbose=False)
+    with report.task("replaying", 1, unit="patch"):
+        pass
+    with report.task("building", 2, unit="step") as task:
+        task.advance()
+    with report.task("downloading", 3_000_000, unit="B") as task:
+        task.advance(1_000_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "replaying (1 patch)",
+        "building (2 steps)",
+        "  building: 1 of 2 steps",
+        "downloading (3.0 MB)",
+        "  downloading: 1.0 MB of 3.0 MB",
+    ]

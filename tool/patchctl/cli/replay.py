@@ -58,7 +58,7 @@ def _text(project: Project, result: ReplayResult, through: str | None) -> str:
         f"{patch.name:{width}}  {patch.tree[:12]}  {patch.subject}" for patch in result.patches
     ]
     lines += [f"locked: {change}" for change in result.relocked]
-    count = counted(len(result.patches), "patch", "patches")
+    count = counted(len(result.patches), "patch")
     verb = "applied" if result.fresh else "nothing to do:"
     lines.append(f"{verb} {count}: tree {result.tree[:12]}, commit {result.head[:12]}")
     where = project.relative(project.source)

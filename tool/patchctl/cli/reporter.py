@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from patchctl.formats.wording import counted
+
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
@@ -54,7 +56,7 @@ class _PlainTask:
 def _amount(value: int, unit: str) -> str:
     if unit == "B":
         return f"{value / 1e6:.1f} MB"
-    return f"{value} {unit}".strip()
+    return counted(value, unit) if unit else str(value)
 
 
 class ClickReporter:

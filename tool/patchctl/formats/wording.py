@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    """``1 kernel``, ``2 kernels``, ``3 patches``."""
+    plural = plural or noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -70,9 +70,12 @@ def load_target(project: Project, name: str) -> Target:
     path = project.target_file(name)
     where = project.relative(path)
     try:
+        if Path(name).name != name:
+            raise FileNotFoundError(name)  # a name, not a path out of `build`
         return read_target(path.read_bytes(), name=name, where=where)
     except FileNotFoundError:
-        known = sorted(p.stem for p in path.parent.glob("*.toml") if "." not in p.stem)
+        folder = project.root / "build"
+        known = sorted(p.stem for p in folder.glob("*.toml") if "." not in p.stem)
         raise UsageError(
             f"there is no target `{name}`: no `{where}`",
             hint=f"--target with one of: {', '.join(known)}" if known else "",
@@ -242,7 +245,7 @@ def _run_ninja(
     compiled = 0
     log = folder / "build.log"
     try:
-        with report.task(f"building {target.name} (-j {count})", len(steps), unit="steps") as task:
+        with report.task(f"building {target.name} (-j {count})", len(steps), unit="step") as task:
 
             def follow(line: str) -> None:
                 nonlocal compiled

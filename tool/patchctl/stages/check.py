@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -154,7 +154,7 @@ class _Job:
         from patchctl.stages.replay import replay
 
         done = replay(self.project, self.report, through=through, offline=self.offline)
-        patches = counted(len(done.patches), "patch", "patches")
+        patches = counted(len(done.patches), "patch")
         return f"{patches}, tree {done.tree[:12]}, head {done.head[:12]}"
 
     def build(self) -> str:
@@ -177,7 +177,13 @@ class _Job:
         """What the series gives up to and including patch `name`."""
         self._replay(name)
         built = self.build()
-        return f"{built}; {self.verify()}"
+        before = len(self.findings)
+        try:
+            return f"{built}; {self.verify()}"
+        finally:
+            self.findings[before:] = [
+                replace(f, subject=f"{name}: {f.subject}") for f in self.findings[before:]
+            ]
 
     def install(self) -> str:
         """Into a fresh environment that sees this one's torch; then out of it again."""

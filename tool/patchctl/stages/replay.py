@@ -99,7 +99,7 @@ def _inputs(project: Project, files: SeriesFiles, through: str | None) -> dict[s
         "baseline": fetched.outputs["tree"] if fetched else "not fetched",
         "series": files.sha256,
         "lock": sha256_bytes(lock.read_bytes()) if lock.exists() else "missing",
-        "last patch": through or "of the series",
+        "last patch": through or "the last of the series",
         **{f"patch {patch.name}": patch.sha256 for patch in files.patches},
     }
 
@@ -235,7 +235,7 @@ def _make(
     try:
         patches = [(parse_patch(s.name, s.data, s.entry.strip), s.sha256) for s in sources]
         tree = store.read_tree(baseline.tree)
-        with report.task("replaying", len(patches), unit="patches") as task:
+        with report.task("replaying", len(patches), unit="patch") as task:
             return make_history(base, tree, _watched(patches, task), store.read_blob)
     except PatchDoesNotApply as error:
         add_series_line(error, project, files)

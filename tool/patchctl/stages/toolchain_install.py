@@ -158,7 +158,7 @@ def _make(home: Path, lock: ToolchainLock, report: Reporter, *, offline: bool) -
     wheels = [_obtain_wheel(wheel, report, offline=offline) for wheel in lock.wheels]
     staging = temp_beside(home)
     try:
-        with report.task(f"making CUDA {lock.version}", 3, unit="steps") as task:
+        with report.task(f"making CUDA {lock.version}", 3, unit="step") as task:
             task.note("unpacking the compiler")
             _place_programs(package, staging)
             task.advance()

@@ -157,7 +157,7 @@ def verify(
         logs = ptxas_logs(project, target) if of_project else ()
     if otherwise:
         done.findings.append(Finding("source", library.name, otherwise, hint="patchctl build"))
-    with report.task(f"verifying {library.name}", 3, unit="gates") as task:
+    with report.task(f"verifying {library.name}", 3, unit="gate") as task:
         data = library.read_bytes()
         problem = elf_problem(data, platform.machine())
         if problem:

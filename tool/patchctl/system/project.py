@@ -109,7 +109,7 @@ def open_project(start: Path) -> Project:
         if (folder / "patches").is_dir() and (folder / "vendor").is_dir():
             return Project(folder, folder / "build" / "out")
     raise UsageError(
-        f"`{start}` is not inside a patchctl project: no folder from here up has `patches/` "
+        f"`{origin}` is not inside a patchctl project: no folder from here up has `patches/` "
         "and `vendor/`",
         hint="patchctl -C DIR ... with the project's folder",
     )

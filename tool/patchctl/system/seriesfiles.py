@@ -44,7 +44,8 @@ class SeriesFiles:
             return self.patches
         names = [patch.name for patch in self.patches]
         if name not in names:
-            raise UsageError(f"`{where}` names no patch `{name}`", hint=did_you_mean(name, names))
+            near = did_you_mean(name, names) or f"the file names are in `{where}`"
+            raise UsageError(f"`{where}` names no patch `{name}`", hint=near)
         return self.patches[: names.index(name) + 1]
 
 
