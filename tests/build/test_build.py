@@ -18,6 +18,7 @@ from patchctl.stages import build as stage
 from patchctl.stages import hostcompiler
 from patchctl.stages.build import BuildResult, build, build_inputs, load_target
 from patchctl.stages.toolchain import Toolchain
+from patchctl.stages.torchpackage import TorchPackage
 from patchctl.system.files import sha256_of
 from patchctl.system.project import Project
 from patchctl.system.records import load_record
@@ -162,7 +163,7 @@ def test_changed_torch_headers_compile_the_host_units_whatever_their_time_stamps
     project: Project, cuda: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = build_inputs(project, load_target(project, "sm70"), cuda)
-    monkeypatch.setattr(hostcompiler, "_headers_digest", lambda package, version: "0" * 64)
+    monkeypatch.setattr(hostcompiler, "_headers_digest", lambda package: "0" * 64)
     assert make(project, cuda).compiled == 1
     after = build_inputs(project, load_target(project, "sm70"), cuda)
     assert {name for name in after if after[name] != before[name]} == {"torch"}
@@ -209,7 +210,7 @@ def test_warnings_do_not_stay_in_the_log_unseen(project: Project, cuda: Toolchai
     edit(source(project, "other.cu"), "x[0] = 1", "int unused; x[0] = 1")
     report = QuietReporter()
     make(project, cuda, report=report)
-    assert report.warnings == ["compilers warned 1 times; see `build/out/sm70/build.log`"]
+    assert report.warnings == ["1 warning of compilers; see `build/out/sm70/build.log`"]
 
 
 def test_a_link_error_names_the_library(project: Project, cuda: Toolchain) -> None:
@@ -349,7 +350,8 @@ def test_no_compiler_says_which_package_has_it(
 def test_a_toolkit_of_another_major_than_torchs_is_refused_where_one_could_serve_both(
     torch_cuda: int, refused: bool, cuda: Toolchain
 ) -> None:
-    torch = hostcompiler.Torch(Path(), Path(), f"2.10.0+cu{torch_cuda}8", torch_cuda, "")
+    package = TorchPackage(Path(), f"2.10.0+cu{torch_cuda}8", f"{torch_cuda}.8")
+    torch = hostcompiler.Torch(package, "")
     if refused:
         with pytest.raises(ToolMissing, match=r"does not fit torch 2\.10\.0\+cu118"):
             hostcompiler._check_torch(torch, cuda)

@@ -112,13 +112,41 @@ def test_from_nothing_to_verified_and_through_an_edit(shell: Shell) -> None:
     assert edited.read_bytes() != before
     assert shell.json("build", "--edited")["compiled"] == 1
     shell.refused(1, "edited by hand", "verify")
-    shell.refused(1, "is not verified", "install", "--python", sys.executable)
+    shell.refused(1, "edited by hand", "install", "--python", sys.executable)
 
     shell.ok("replay", "--discard")
     assert edited.read_bytes() == before
     assert shell.json("build")["compiled"] == 1
     shell.ok("verify")
     assert all(shell.current().values())
+
+
+def test_library_of_another_source_is_refused_though_it_was_verified(shell: Shell) -> None:
+    install = ("install", "--python", sys.executable)
+    shell.ok("replay", "--lock")
+    shell.ok("build")
+    shell.ok("verify", "--update")
+
+    edited = shell.root / "build" / "out" / "src" / SM70 / "operators.cpp"
+    edited.write_bytes(edited.read_bytes() + b"// the same code, so the same library\n")
+    shell.ok("build", "--edited")
+    shell.refused(1, "edited by hand", "verify")
+    shell.refused(1, "edited by hand", *install)
+    shell.ok("replay", "--discard")
+    shell.ok("build")
+    shell.ok("verify")
+
+    shell.ok("replay", "--through", "0001-add-operators.patch")
+    shell.refused(1, "but the replayed tree is", "verify")
+    shell.refused(1, "but the replayed tree is", *install)
+    shell.ok("replay")
+    shell.ok("verify")
+
+    target = shell.root / "build" / "sm70.toml"
+    target.write_text(target.read_text() + "# a comment\n")
+    shell.refused(1, "built before `build/sm70.toml` changed", "verify")
+    shell.ok("build")
+    shell.ok("verify")
 
 
 def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: Shell) -> None:
@@ -140,6 +168,8 @@ def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: She
             "install",
         )
     ]
+    prefix = "0001-add-operators.patch: "
+    assert done["findings"] and all(f["subject"].startswith(prefix) for f in done["findings"])
     assert not (shell.root / "build" / "out" / "check").exists()
     assert shell.json("status") == before
 

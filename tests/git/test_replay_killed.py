@@ -18,6 +18,7 @@ from patchctl.errors import LocalChanges
 from patchctl.stages.replay import HEAD_REF, replay
 from patchctl.system.project import Project
 from patchctl.system.report import QuietReporter
+from patchctl.system.worktree import Worktree
 
 FILES = 400
 BASE = {
@@ -123,6 +124,23 @@ def test_killed_at_any_time_of_the_first_run_the_next_one_finishes(project: Proj
         replay(project, QuietReporter())
         assert snapshot(project.source) == wanted
         git(project.store, "fsck", "--strict", HEAD_REF)
+
+
+def test_folder_made_just_before_the_kill_is_gone_after_the_next_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(project, QuietReporter(), through="0001-edit.patch")
+    wanted = snapshot(project.source)
+
+    def killed_after_mkdir(self: Worktree, name: bytes, *more: object) -> None:
+        (project.source / "csrc/new0/deep").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Worktree, "_place", killed_after_mkdir)
+        replay(project, QuietReporter())
+    replay(project, QuietReporter(), through="0001-edit.patch")
+    assert snapshot(project.source) == wanted
 
 
 def test_edit_made_after_the_kill_is_still_kept(project: Project) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from patchctl.errors import AlreadyApplied, PatchDoesNotApply
 from patchctl.formats.apply import Effects, apply_patch
-from patchctl.formats.edittree import EditTree
-from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
+from patchctl.formats.edittree import EditTree, tree_id
+from patchctl.formats.gitobjects import Entry, Mode, blob_id
 from patchctl.formats.patch import parse_patch
 from patchctl.formats.patchmodel import lines_of
 

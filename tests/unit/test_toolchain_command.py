@@ -53,6 +53,7 @@ def test_show_of_cuda_13_alone_lists_it_and_says_what_helps(
     said = capsys.readouterr()
     assert "CUDA 13.0: nvcc lists no sm_70; the newest that does is 12.9" in said.out
     assert "hint: patchctl toolchain install" in said.err
+    assert "nvcc on PATH" not in said.err  # the table has said it
 
 
 def test_show_as_json_is_one_object_and_the_code_still_says_no(
@@ -60,9 +61,9 @@ def test_show_as_json_is_one_object_and_the_code_still_says_no(
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(CASE / "cuda13"))
     assert patchctl(project, "toolchain", "show", "--json") == 6
-    document = json.loads(capsys.readouterr().out)
-    assert (document["version"], document["chosen"]) == (1, None)
-    assert [c["origin"] for c in document["candidates"]] == [
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["exit"], error["data"]["chosen"]) == (6, None)
+    assert [c["origin"] for c in error["data"]["candidates"]] == [
         "CUDA_HOME",
         "/usr/local/cuda-12*",
         "patchctl toolchain install",
@@ -105,3 +106,11 @@ def test_a_wrong_key_in_the_toolchain_lock_is_refused(
         "`vendor/cuda.lock.toml` at `debian`: unknown key `componant`; did you mean `component`?"
         in capsys.readouterr().err
     )
+
+
+def test_a_missing_toolchain_lock_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "vendor" / "cuda.lock.toml").unlink()
+    assert patchctl(project, "toolchain", "install") == 2
+    assert "error: `vendor/cuda.lock.toml` is missing" in capsys.readouterr().err

@@ -40,9 +40,9 @@ class Call:
 
     `operator` is the one that the caller's function stands for; with ``fwd_kvcache``, `k` and `v`
     are the caches. `options` names the other optional tensors that were given (``block_table``,
-    ``alibi_slopes``). `capability` is None when q is not
-    on a CUDA device. `environment` holds those of `ENVIRONMENT` that are set. `unusable` says why
-    the library's operators cannot be called at all (empty: they can).
+    ``alibi_slopes``). `capability` is None when q is not on a CUDA device. `environment` holds
+    those of `ENVIRONMENT` that are set. `unusable` says why the library's operators cannot be
+    called at all (empty: they can).
     """
 
     operator: str

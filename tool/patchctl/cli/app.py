@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -18,11 +19,12 @@ from typing import Any
 import click
 
 from patchctl.cli.reporter import ClickReporter
-from patchctl.errors import Interrupted, PatchctlError, Unavailable
+from patchctl.errors import Interrupted, PatchctlError, Unavailable, UsageError
 from patchctl.system.project import DEFAULT_BASELINE, Project, open_project
 from patchctl.system.seriesjournal import finish_replacement
 
 JSON_VERSION = 1
+SIGPIPE_CODE = 141  # what a shell reports of a program that this signal ended
 
 
 @dataclass
@@ -92,27 +94,58 @@ class App:
         """Print a command's result on stdout: `data` as JSON, or `text` for people."""
         if self.as_json:
             document = {"version": JSON_VERSION, "command": command, **data}
-            click.echo(json.dumps(document, indent=2, default=str))
+            _print(json.dumps(document, indent=2, default=str))
             return
         rendered = text() if callable(text) else text
         if rendered:
-            click.echo(rendered)
+            _print(rendered)
 
 
 _OWN_COMMAND = re.compile(r"\bpatchctl (?=[a-z])")
 
-pass_app = click.make_pass_decorator(App, ensure=True)
+
+def _print(text: str) -> None:
+    """Write to stdout; a reader that has gone (head, less) does not change the exit code."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _global_flag(flag: str, attribute: str, help: str) -> Callable[[Any], Any]:
-    """A global option that is also understood after the command's name."""
+def _remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    if param.name and value not in (None, False):
+        setattr(ctx.ensure_object(App), param.name, value)
 
-    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        if value:
-            setattr(ctx.ensure_object(App), attribute, True)
 
-    names = flag.split()
-    return click.option(*names, is_flag=True, expose_value=False, callback=remember, help=help)
+def global_options() -> list[click.Parameter]:
+    """The options that are understood before and after the command's name."""
+    common: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    flag = {"is_flag": True, **common}
+    return [
+        click.Option(
+            ["-C", "directory"],
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="Work on the project that contains DIR [default: the current folder].",
+            **common,
+        ),
+        click.Option(
+            ["--target"], metavar="NAME", help="Read build/NAME.toml [default: sm70].", **common
+        ),
+        click.Option(
+            ["--baseline"],
+            metavar="NAME",
+            shell_complete=complete_baseline,
+            help=f"Work on vendor/NAME.lock.toml [default: {DEFAULT_BASELINE}].",
+            **common,
+        ),
+        click.Option(["--offline"], help="Use only what is on this machine.", **flag),
+        click.Option(["--json", "as_json"], help="Print one JSON object on stdout.", **flag),
+        click.Option(
+            ["--annotate", "annotates"], help="Say errors as GitHub annotations too.", **flag
+        ),
+        click.Option(["-v", "--verbose"], help="Say more about what is done.", **flag),
+    ]
 
 
 def complete_baseline(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -126,25 +159,8 @@ def complete_baseline(ctx: click.Context, param: click.Parameter, incomplete: st
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _baseline_option(function: Any) -> Any:
-    """``--baseline``, also understood after the command's name."""
-
-    def remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            ctx.ensure_object(App).baseline = value
-
-    return click.option(
-        "--baseline",
-        metavar="NAME",
-        expose_value=False,
-        callback=remember,
-        shell_complete=complete_baseline,
-        help="Work on vendor/NAME.lock.toml.",
-    )(function)
-
-
 def command(function: Callable[..., Any]) -> click.Command:
-    """A command that gets the `App` first and knows the global flags too.
+    """A command that gets the `App` first and knows the global options too.
 
     The function's own ``click.option`` decorators go below this one.
     """
@@ -159,32 +175,47 @@ def command(function: Callable[..., Any]) -> click.Command:
                 app.annotate(error)
             raise
 
-    wrapped = pass_app(call)
-    for flag in (
-        _global_flag("--offline", "offline", "Use only what is on this machine."),
-        _global_flag("--json", "as_json", "Print one JSON object on stdout."),
-        _global_flag("-v --verbose", "verbose", "Say more about what is done."),
-        _global_flag("--annotate", "annotates", "Say errors as GitHub annotations too."),
-        _baseline_option,
-    ):
-        wrapped = flag(wrapped)
-    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(wrapped)
+    pass_app = click.make_pass_decorator(App, ensure=True)
+    settings = {"help_option_names": ["-h", "--help"]}
+    built = click.command(context_settings=settings)(pass_app(call))
+    built.params += global_options()
+    return built
+
+
+cuda_home_option = click.option(
+    "--cuda-home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Use the CUDA toolkit in DIR and no other.",
+)
+jobs_option = click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
+)
 
 
 def show_error(error: PatchctlError, *, as_json: bool) -> None:
     """Say what went wrong: for people on stderr, for scripts as one object on stdout."""
     if as_json:
-        body: dict[str, Any] = {"kind": error.kind, "message": error.message}
-        body["exit"] = error.exit_code
-        body |= {"hint": error.hint} if error.hint else {}
-        body |= {"details": list(error.details)} if error.details else {}
-        body |= {"data": error.data} if error.data else {}
-        click.echo(json.dumps({"version": JSON_VERSION, "error": body}, indent=2, default=str))
-    click.echo(click.style("error:", fg="red", bold=True) + f" {error.message}", err=True)
-    for line in error.details:
-        click.echo(f"  {line}", err=True)
+        _print_error_object(error)
+    lines = [click.style("error:", fg="red", bold=True) + f" {error.message}"]
+    lines += [f"  {line}" for line in error.details]
     if error.hint:
-        click.echo(click.style("hint:", fg="cyan", bold=True) + f" {error.hint}", err=True)
+        lines.append(click.style("hint:", fg="cyan", bold=True) + f" {error.hint}")
+    click.echo("\n".join(lines), err=True, color=_colour())
+
+
+def _colour() -> bool | None:
+    """False where NO_COLOR is set; None leaves it to whether there is a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def _print_error_object(error: PatchctlError) -> None:
+    body: dict[str, Any] = {"kind": error.kind, "message": error.message}
+    body["exit"] = error.exit_code
+    body |= {"hint": error.hint} if error.hint else {}
+    body |= {"details": list(error.details)} if error.details else {}
+    body |= {"data": error.data} if error.data else {}
+    _print(json.dumps({"version": JSON_VERSION, "error": body}, indent=2, default=str))
 
 
 def as_patchctl_error(error: BaseException) -> PatchctlError:
@@ -205,8 +236,6 @@ def as_patchctl_error(error: BaseException) -> PatchctlError:
 
 
 def _os_hint(error: OSError) -> str:
-    import errno
-
     return {
         errno.ENOSPC: "free some space and run the command again",
         errno.EDQUOT: "free some space and run the command again",
@@ -220,17 +249,17 @@ def funnel(command: click.Command, argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments
     try:
-        result = command.main(args=arguments, prog_name="patchctl", standalone_mode=False)
+        result = command.main(
+            args=arguments, prog_name="patchctl", standalone_mode=False, color=_colour()
+        )
     except click.ClickException as error:
         if as_json:
-            body = {"kind": "usage", "message": error.format_message(), "exit": 2}
-            click.echo(json.dumps({"version": JSON_VERSION, "error": body}, indent=2))
-        error.show()
-        return 2
-    except BrokenPipeError:
-        # the reader of our output (head, less) has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+            _print_error_object(UsageError(error.format_message()))
+        error.show()  # with the command's usage line
+        return UsageError.exit_code
+    except SystemExit:
+        # click's answer when the reader of the help or of the progress has gone
+        return SIGPIPE_CODE
     except (Exception, KeyboardInterrupt) as raw:
         shown = as_patchctl_error(raw)
         show_error(shown, as_json=as_json)

@@ -7,24 +7,20 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
+from patchctl.formats.wording import counted
 
 
 @command
-@click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
-)
-@click.option(
-    "--cuda-home",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Use the CUDA toolkit in DIR.",
-)
+@jobs_option
+@cuda_home_option
 @click.option(
     "--edited", is_flag=True, help="Build the source tree as it stands, with edits made by hand."
 )
 def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> None:
-    """Replay the series if needed, then compile what changed and link the library.
+    """Compile what changed and link the library.
+
+    The series is replayed first, if that is needed.
 
     --edited is for trying a change in build/out/src before it goes into a patch: nothing is
     replayed, and `verify` and `install` refuse the library.
@@ -57,7 +53,8 @@ def build(app: App, jobs: int | None, cuda_home: Path | None, edited: bool) -> N
         },
         lambda: (
             f"{project.relative(done.library)}: sha256 {done.sha256}, "
-            + (f"{done.compiled} objects compiled" if done.compiled else "nothing to do")
+            + (f"{counted(done.compiled, 'object')} compiled" if done.compiled else "nothing to do")
             + f", {done.seconds:.1f} s"
+            + ("\nbuilt with edits: `verify` and `install` refuse it" if edited else "")
         ),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import findings_text, table
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     "--all-baselines", is_flag=True, help="Check every baseline and print patches by baselines."
 )
 @click.option("--keep", is_flag=True, help="Keep the scratch folder even if all is well.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compilers at the same time.")
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
-)
+@jobs_option
+@cuda_home_option
 def check(
     app: App,
     each_prefix: bool,
@@ -36,7 +34,9 @@ def check(
     jobs: int | None,
     cuda_home: Path | None,
 ) -> None:
-    """Do everything from nothing in a scratch folder and print one table: the CI job.
+    """Do everything from nothing, in a scratch folder: the CI job.
+
+    Fetch, replay, build, verify, and install into a new environment; then one table.
 
     Leaves the project's own build alone. Exits with the code of the first step that fails.
 
@@ -82,7 +82,10 @@ def _data(result: CheckResult) -> dict[str, Any]:
 
 
 def _text(result: CheckResult) -> str:
-    rows = [[s.name, s.verdict, f"{s.seconds:.1f} s", s.summary] for s in result.steps]
+    rows = [
+        [s.name, s.verdict, f"{s.seconds:.1f} s" if s.seconds else "-", s.summary]
+        for s in result.steps
+    ]
     text = table(["step", "verdict", "time", "result"], rows, right="time")
     return text + "\n\n" + findings_text(result.findings) if result.findings else text
 

@@ -12,7 +12,7 @@ from patchctl.stages.fetch import Baseline
 @command
 @click.option("--lock", is_flag=True, help="Write sha256 and tree of what is found into the lock.")
 def fetch(app: App, lock: bool) -> None:
-    """Bring the locked, pristine FlashAttention-2 into the project's store.
+    """Bring the locked FlashAttention-2 into the project's store.
 
     The archive's sha256 is checked, then every member, then the git tree id of what `include`
     keeps. After it everything works offline.

@@ -42,7 +42,7 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
 def install(
     app: App, python: str | None, overlay: str | None, into_checkout: bool, force: bool
 ) -> None:
-    """Install the verified library: as a wheel with its Python shim, or inside a package.
+    """Install the verified library, as a wheel or inside a package.
 
     \b
     patchctl install --python /opt/vllm/bin/python                 a wheel, `vllm_fa2_sm70`
@@ -96,7 +96,7 @@ def install(
 @command
 @_where
 def uninstall(app: App, python: str | None, overlay: str | None, force: bool) -> None:
-    """Take the library out of an environment and put back what it replaced."""
+    """Take the library out and put back what it replaced."""
     from patchctl.stages.build import load_target
     from patchctl.stages.interpreter import locate_python
     from patchctl.system.project import environment_lock, exclusive

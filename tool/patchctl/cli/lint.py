@@ -36,7 +36,8 @@ def lint(app: App, only: tuple[str, ...], style: str | None) -> None:
     """
     from patchctl.errors import GateFailed
     from patchctl.formats.annotations import annotation
-    from patchctl.formats.findings import Severity, counted
+    from patchctl.formats.findings import Severity
+    from patchctl.formats.wording import counted
     from patchctl.stages.lint import lint as run
 
     remarks = run(app.project, only or AREAS)

@@ -7,14 +7,12 @@ import importlib
 import keyword
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 import click
 
 from patchctl import __version__
-from patchctl.cli.app import App, complete_baseline, funnel
-from patchctl.system.project import DEFAULT_BASELINE
+from patchctl.cli.app import funnel, global_options
 
 COMMANDS = {
     "status": "patchctl.cli.status",
@@ -64,37 +62,8 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-C",
-    "directory",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    help="Work on the project that contains DIR.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Say more about what is done.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option("--target", default="sm70", show_default=True, help="Read build/TARGET.toml.")
-@click.option(
-    "--baseline",
-    default=DEFAULT_BASELINE,
-    show_default=True,
-    metavar="NAME",
-    shell_complete=complete_baseline,
-    help="Work on vendor/NAME.lock.toml.",
-)
-@click.option("--offline", is_flag=True, help="Use only what is on this machine.")
 @click.version_option(__version__, prog_name="patchctl")
-@click.pass_context
-def main(
-    ctx: click.Context,
-    directory: Path,
-    verbose: bool,
-    as_json: bool,
-    target: str,
-    baseline: str,
-    offline: bool,
-) -> None:
+def main() -> None:
     """Replay a patch series onto a locked FlashAttention-2, build it for Tesla V100, prove it.
 
     \b
@@ -104,16 +73,14 @@ def main(
 
     Results go to stdout, progress and errors to stderr. Exit codes: 0 ok, 1 a gate says no,
     2 usage, 3 lock mismatch, 4 a patch does not apply, 5 local changes in the tree, 6 a tool is
-    missing, 7 the build failed, 8 network, disk or permissions, 70 a bug, 130 interrupted.
+    missing, 7 the build failed, 8 network, disk or permissions, 70 a bug, 130 interrupted, 141 the
+    reader of the output has gone.
+
+    The options below are understood after the command too.
     """
-    ctx.obj = App(
-        directory=directory,
-        verbose=verbose,
-        as_json=as_json,
-        target=target,
-        baseline=baseline,
-        offline=offline,
-    )
+
+
+main.params[:0] = global_options()
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
@@ -125,7 +92,8 @@ def run() -> None:
     # A killed CI job cleans up in the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, _terminate)
     code = funnel(main)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # None when it was closed
+        sys.stdout.flush()
     sys.exit(code)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from patchctl.formats.wording import counted
+
 if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
@@ -18,15 +20,15 @@ PLAIN_INTERVAL = 5.0  # seconds between two lines of the same task where there i
 
 
 class _BarTask:
-    def __init__(self, bar: object) -> None:
+    def __init__(self, bar: ProgressBar[str]) -> None:
         self._bar = bar
 
     def advance(self, amount: int = 1) -> None:
-        self._bar.update(amount)  # type: ignore[attr-defined]
+        self._bar.update(amount)
 
     def note(self, text: str) -> None:
-        self._bar.current_item = text  # type: ignore[attr-defined]
-        self._bar.render_progress()  # type: ignore[attr-defined]
+        self._bar.current_item = text
+        self._bar.render_progress()
 
 
 class _PlainTask:
@@ -46,14 +48,15 @@ class _PlainTask:
 
     def _say(self, note: str) -> None:
         self._spoke = time.monotonic()
-        done, total = _amount(self._done, self._unit), _amount(self._total, self._unit)
+        done = _amount(self._done, "B") if self._unit == "B" else self._done
+        total = _amount(self._total, self._unit)
         click.echo(f"  {self._label}: {done} of {total}{note}", err=True)
 
 
 def _amount(value: int, unit: str) -> str:
     if unit == "B":
         return f"{value / 1e6:.1f} MB"
-    return f"{value} {unit}".strip()
+    return counted(value, unit) if unit else str(value)
 
 
 class ClickReporter:

@@ -121,6 +121,6 @@ def _by_patch(steps: dict[str, list[KernelChange]], everything: bool) -> str:
 
 
 def _kept(count: int) -> str:
-    from patchctl.formats.findings import counted
+    from patchctl.formats.wording import counted
 
     return f"{counted(count, 'kernel')} as before" if count else "no kernel"

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option
 
 
 @command
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
-)
+@cuda_home_option
 def status(app: App, cuda_home: Path | None) -> None:
     """Say for every stage whether it is current and, if not, why.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option
 from patchctl.cli.render import table
 from patchctl.stages.toolchain import Candidate, Toolchain, candidates, chosen, refusal
 
@@ -19,11 +19,9 @@ def toolchain() -> None:
 
 
 @command
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), metavar="DIR", help="Judge the toolkit in DIR."
-)
-def show(app: App, cuda_home: Path | None) -> int:
-    """List the CUDA toolkits that were found, and why each serves or not."""
+@cuda_home_option
+def show(app: App, cuda_home: Path | None) -> None:
+    """List the CUDA toolkits found, and why each serves or not."""
     from patchctl.stages.build import load_target
 
     target = load_target(app.project, app.target)
@@ -34,16 +32,22 @@ def show(app: App, cuda_home: Path | None) -> int:
         "chosen": choice.place if choice else None,
         "candidates": [_as_data(c, chosen=c is choice) for c in found],
     }
-    app.show("toolchain show", data, lambda: _as_text(found, choice))
-    if choice is None and not app.as_json:
-        raise refusal(target.arch, found)
-    return 0 if choice else refusal(target.arch, found).exit_code
+    if choice is not None or not app.as_json:
+        app.show("toolchain show", data, lambda: _as_text(found, choice))
+    if choice is None:
+        error = refusal(target.arch, found)
+        error.data |= data
+        error.details = ()  # the table, or `data`, has said it
+        raise error
 
 
 @command
 @click.option("--verify", is_flag=True, help="Compare every installed file by its content.")
 def install(app: App, verify: bool) -> None:
-    """Install the private CUDA toolchain of vendor/cuda.lock.toml, if it is not there."""
+    """Install the private toolchain of vendor/cuda.lock.toml.
+
+    Downloads about 115 MB into the cache folder; what is there already stays.
+    """
     from patchctl.stages.toolchain_install import install_toolchain
 
     done = install_toolchain(app.project, app.report, offline=app.offline, verify=verify)

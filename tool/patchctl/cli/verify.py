@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option
 from patchctl.cli.render import findings_text, table
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--library",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
     help="Judge this library instead of the one that was built.",
 )
 @click.option(
@@ -29,13 +30,10 @@ if TYPE_CHECKING:
     "logs",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
     help="With --library: a ptxas log of its compile (repeat for each).",
 )
-@click.option(
-    "--cuda-home",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Use the CUDA toolkit in this folder.",
-)
+@cuda_home_option
 def verify(
     app: App,
     update: bool,
@@ -44,13 +42,17 @@ def verify(
     logs: tuple[Path, ...],
     cuda_home: Path | None,
 ) -> None:
-    """Hold the library against its budgets, architectures, schemas and ABI.
+    """Hold the library against everything that is locked.
+
+    The gates: where it was built from, resources, architectures, operator schemas, symbols.
+    A library that passed is not looked at again until something changes; --json then has
+    `skipped` true and no rows.
 
     Prints a row a kernel, then every finding, worst first. Exit code 1 when a gate says no.
     With --json the same is in `findings` and `resources`, on failure below `error.data`.
 
-    --update renews build/TARGET.resources.toml, except while a hard limit is broken. The
-    schemas are a contract and are edited by hand.
+    --update renews build/NAME.resources.toml (NAME is the target), except while a hard limit is
+    broken. The schemas are a contract and are edited by hand.
     """
     if update and library is not None:
         raise click.UsageError("--update locks the project's own build, not --library")
@@ -84,7 +86,7 @@ def verify(
 
 def _text(done: Verification) -> str:
     if done.skipped:
-        return f"{done.library.name}: verified before, nothing changed"
+        return f"{done.library.name}: verified before, nothing changed (--force looks again)"
     parts = []
     if done.changes:
         parts.append("\n".join(["locked:", *(f"  {line}" for line in done.changes)]))

@@ -17,6 +17,7 @@ from patchctl.formats.gitobjects import Entry, Mode, blob_id, display
 from patchctl.formats.mismatch import hunk_mismatch
 from patchctl.formats.patchmodel import Action, BinaryMethod, Change, Hunk, Patch, lines_of
 from patchctl.formats.patchpaths import why_unsafe_link
+from patchctl.formats.wording import counted
 
 ReadBlob = Callable[[str], bytes]
 
@@ -108,13 +109,9 @@ class _Application:
             self._gone.add(change.old)
         if change.action is Action.DELETE:
             if data:
-                left = len(lines_of(data))
-                raise _failure(
-                    self._patch,
-                    change,
-                    f"has content left after delete: {left} line{'s' * (left != 1)} that the "
-                    "patch does not remove",
-                )
+                left = counted(len(lines_of(data)), "line")
+                what = f"has content left after delete: {left} that the patch does not remove"
+                raise _failure(self._patch, change, what)
             self._written.pop(change.old, None)
             return
         if change.action is not Action.EDIT:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from patchctl.formats.templates import render
+
 # Codenames and their aliases; anything else (Ubuntu, other archives) is not Debian's main archive.
 _CODENAMES = ("stretch", "buster", "bullseye", "bookworm", "trixie", "forky", "duke", "sid")
 _ALIASES = ("oldoldstable", "oldstable", "stable", "testing", "unstable")
@@ -34,16 +36,13 @@ def debian_archives(text: str, *, deb822: bool) -> list[Archive]:
 
 def sources_text(archive: Archive, *, suite: str, component: str, architecture: str) -> str:
     """A ``deb822`` source for one suite and component of `archive`."""
-    lines = [
-        "Types: deb",
-        f"URIs: {archive.uri}",
-        f"Suites: {suite}",
-        f"Components: {component}",
-        f"Architectures: {architecture}",
-    ]
-    if archive.signed_by:
-        lines.append(f"Signed-By: {archive.signed_by}")
-    return "\n".join(lines) + "\n"
+    return render(
+        "debian.sources",
+        archive=archive,
+        suite=suite,
+        component=component,
+        architecture=architecture,
+    )
 
 
 def _stanzas(text: str) -> list[Archive]:

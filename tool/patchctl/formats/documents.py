@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, TypeVar
 
 import msgspec
+import tomli_w
 
 from patchctl.errors import UsageError
+from patchctl.formats.wording import did_you_mean
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +38,11 @@ def read_toml(text: str | bytes, kind: type[D], *, where: str) -> D:
         raise UsageError(f"`{where}` is not valid TOML: {error}", data={"file": where}) from error
 
 
+def toml_text(data: Document | dict[str, Any], *, heading: str) -> str:
+    """`data` as TOML below `heading`, which is lines of comment."""
+    return heading + tomli_w.dumps(msgspec.to_builtins(data))
+
+
 def _explain(message: str, kind: type[Document]) -> str:
     match = _PATH.match(message)
     what, path = (match["what"], match["path"] or "$") if match else (message, "$")
@@ -47,10 +53,9 @@ def _explain(message: str, kind: type[Document]) -> str:
         expected = f", expected one of: {', '.join(tags)}" if tags else ""
         return f"at `{place}`: {what[0].lower()}{what[1:]}{expected}"
     known = _fields_at(kind, place)
-    near = difflib.get_close_matches(unknown["key"], known, n=1)
-    guess = f"; did you mean `{near[0]}`?" if near else ""
-    allowed = f" (known: {', '.join(known)})" if known and not near else ""
-    return f"at `{place}`: unknown key `{unknown['key']}`{guess}{allowed}"
+    guess = did_you_mean(unknown["key"], known)
+    help = f"; {guess}" if guess else f" (known: {', '.join(known)})" if known else ""
+    return f"at `{place}`: unknown key `{unknown['key']}`{help}"
 
 
 def _fields_at(kind: Any, place: str) -> list[str]:

@@ -97,6 +97,20 @@ class EditTree:
         return dict(_walk(self._root, b""))
 
 
+def tree_objects(tree: Tree) -> Iterator[tuple[str, bytes]]:
+    """Every tree object of `tree` as (id, content), children first, the root last.
+
+    Raises:
+        Clash: a path is both a file and a folder.
+    """
+    return EditTree(tree).new_objects()
+
+
+def tree_id(tree: Tree) -> str:
+    """The id of a whole tree."""
+    return list(tree_objects(tree))[-1][0]
+
+
 def _emit(folder: _Folder) -> Iterator[tuple[str, bytes]]:
     if folder.id:
         return

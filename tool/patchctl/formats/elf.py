@@ -21,8 +21,8 @@ def elf_problem(data: bytes, machine: str) -> str:
     """Why loading `data` would crash or fail, or "" when headers and bounds are sound.
 
     An interrupted link or copy leaves a file whose segments end outside of it; loading that
-    kills the process with SIGBUS. `machine` is the one
-    that would load it; one that `MACHINES` lacks is not compared.
+    kills the process with SIGBUS. `machine` is the one that would load it; one that `MACHINES`
+    lacks is not compared.
     """
     if not data:
         return "the file is empty"

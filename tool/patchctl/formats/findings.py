@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from patchctl.formats.wording import counted
+
 
 class Severity(StrEnum):
     """How bad: an error fails the gate, a warning and a note do not."""
@@ -46,11 +48,6 @@ def worst_first(findings: list[Finding]) -> list[Finding]:
 def has_errors(findings: list[Finding]) -> bool:
     """Whether the gate says no."""
     return any(f.severity is Severity.ERROR for f in findings)
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def totals(findings: Sequence[Finding]) -> str:

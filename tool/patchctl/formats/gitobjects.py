@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -61,42 +61,6 @@ def blob_id(data: bytes) -> str:
     return object_id("blob", data)
 
 
-@dataclass
-class _Folder:
-    files: dict[bytes, Entry] = field(default_factory=dict)
-    folders: dict[bytes, _Folder] = field(default_factory=dict)
-
-
-def tree_objects(tree: Tree) -> Iterator[tuple[str, bytes]]:
-    """Every tree object of `tree` as (id, content), children first, the root last.
-
-    Raises:
-        ValueError: a path is both a file and a folder.
-    """
-    root = _Folder()
-    for path, entry in tree.items():
-        *parents, name = path.split(b"/")
-        folder = root
-        for part in parents:
-            if part in folder.files:
-                raise ValueError(f"`{display(path)}` needs a folder where a file is")
-            folder = folder.folders.setdefault(part, _Folder())
-        if name in folder.folders:
-            raise ValueError(f"`{display(path)}` is a file where a folder is")
-        folder.files[name] = entry
-    yield from _emit(root)
-
-
-def _emit(folder: _Folder) -> Iterator[tuple[str, bytes]]:
-    ids: dict[bytes, str] = {}
-    for name, child in folder.folders.items():
-        for child_id, data in _emit(child):
-            yield child_id, data
-            ids[name] = child_id
-    content = tree_content(ids, folder.files)
-    yield object_id("tree", content), content
-
-
 def tree_content(folders: Mapping[bytes, str], files: Mapping[bytes, Entry]) -> bytes:
     """One tree object: its folders' tree ids and its files, by name."""
     # git sorts a folder as if its name ended in a slash
@@ -107,11 +71,6 @@ def tree_content(folders: Mapping[bytes, str], files: Mapping[bytes, Entry]) -> 
 
 def _line(mode: str, name: bytes, hex_id: str) -> bytes:
     return mode.encode() + b" " + name + b"\0" + bytes.fromhex(hex_id)
-
-
-def tree_id(tree: Tree) -> str:
-    """The id of a whole tree."""
-    return list(tree_objects(tree))[-1][0]
 
 
 def commit_object(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from patchctl.errors import PatchDoesNotApply
 from patchctl.formats.gitobjects import display
 from patchctl.formats.patchmodel import Change, Patch
+from patchctl.formats.wording import counted
 
 _REFRESH = "an offset is drift and is never applied: refresh the patch against this tree"
 
@@ -62,7 +63,7 @@ def _first_difference(
 
 
 def _end_of(lines: list[bytes]) -> str:
-    return f"the end of the file (it has {len(lines)} line{'s' * (len(lines) != 1)})"
+    return f"the end of the file (it has {counted(len(lines), 'line')})"
 
 
 def _show(line: bytes) -> str:

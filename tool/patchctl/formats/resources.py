@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import tomli_w
+import msgspec
 
 from patchctl.errors import UsageError
-from patchctl.formats.documents import Document, read_toml
+from patchctl.formats.documents import Document, read_toml, toml_text
 from patchctl.formats.findings import Finding, Severity
 from patchctl.formats.measured import GATE, Measured
 from patchctl.formats.occupancy import MULTIPROCESSORS, ctas_per_sm
 
 UPDATE = "patchctl verify --update"
 DECLARE = f"write what its launch asks for as `dynamic_shared`, then {UPDATE}"
-_HEADER = """\
+_HEADING = """\
 # SPDX-License-Identifier: Apache-2.0
 # Measured by `patchctl verify`, renewed by `patchctl verify --update`. By hand: `limits`, and of
 # each kernel `dynamic_shared` (what its launch asks for), `threads` where the kernel has no
@@ -74,14 +74,12 @@ def read_resources(text: str | bytes, *, where: str) -> Resources:
 
 def write_resources(resources: Resources) -> str:
     """The file's text, kernels by name."""
-    import msgspec
-
     data = msgspec.to_builtins(resources)
     data["kernels"] = [
         {k: v for k, v in kernel.items() if k != "since" or v}
         for kernel in sorted(data["kernels"], key=lambda k: k["name"])
     ]
-    return _HEADER + tomli_w.dumps(data)
+    return toml_text(data, heading=_HEADING)
 
 
 @dataclass(frozen=True)

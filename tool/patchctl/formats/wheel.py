@@ -11,6 +11,8 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from patchctl.formats.templates import render
+
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time stamp of every member: the oldest that a zip archive can hold."""
 
@@ -59,17 +61,7 @@ class Metadata:
 
     def text(self) -> str:
         """The METADATA file."""
-        fields = [
-            ("Metadata-Version", "2.1"),
-            ("Name", self.name),
-            ("Version", self.version),
-            ("Summary", self.summary),
-            ("License", self.license),
-            ("Requires-Python", self.requires_python),
-            *(("Requires-Dist", requirement) for requirement in self.requires),
-            ("Description-Content-Type", "text/plain"),
-        ]
-        return "".join(f"{key}: {value}\n" for key, value in fields) + f"\n{self.description}\n"
+        return render("METADATA", metadata=self)
 
 
 def platform_tag(versions: Iterable[str], machine: str) -> str:
@@ -92,11 +84,10 @@ def platform_tag(versions: Iterable[str], machine: str) -> str:
 def wheel_bytes(name: WheelName, metadata: Metadata, files: Mapping[str, bytes]) -> bytes:
     """The archive with `files` (path inside site-packages to content) and its metadata."""
     info = name.dist_info
-    wheel = f"Wheel-Version: 1.0\nGenerator: patchctl\nRoot-Is-Purelib: false\nTag: {name.tag}\n"
     # metadata last, as installers like to find it
     members = dict(sorted(files.items(), key=lambda f: (f[0].startswith(f"{info}/"), f[0])))
     members[f"{info}/METADATA"] = metadata.text().encode()
-    members[f"{info}/WHEEL"] = wheel.encode()
+    members[f"{info}/WHEEL"] = render("WHEEL", name=name).encode()
     members[f"{info}/RECORD"] = record_text(members, f"{info}/RECORD").encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

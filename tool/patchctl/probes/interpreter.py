@@ -8,10 +8,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# -c puts the current folder first, where a running program would not look
-if sys.path[:1] == [""]:
-    del sys.path[0]
-
 
 def pip_version() -> str:
     try:

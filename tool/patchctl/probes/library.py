@@ -4,9 +4,6 @@
 import json
 import sys
 
-if sys.path[:1] == [""]:
-    del sys.path[0]
-
 import torch
 
 torch.ops.load_library(sys.argv[1])

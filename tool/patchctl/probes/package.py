@@ -10,9 +10,6 @@ import sys
 import urllib.parse
 from importlib.machinery import ModuleSpec
 
-if sys.path[:1] == [""]:
-    del sys.path[0]
-
 
 def folders_inside(spec: "ModuleSpec | None", parts: "list[str]") -> "list[str]":
     """The folders of the package `parts` below a found top package."""

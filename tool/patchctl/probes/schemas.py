@@ -6,14 +6,9 @@ JSON object a line: ``{"step": ...}`` before each step, because a wrong library 
 and at the end ``{"torch", "operators"}``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any
-
-if sys.path[:1] == [""]:
-    del sys.path[0]
 
 KEYS = ("CPU", "CUDA", "Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 

@@ -3,10 +3,6 @@
 
 import hashlib
 import json
-import sys
-
-if sys.path[:1] == [""]:
-    del sys.path[0]
 
 import vllm_fa2_sm70
 

@@ -29,9 +29,11 @@ from patchctl.formats.ninjalog import (
     read_status,
 )
 from patchctl.formats.target import Target, read_target
+from patchctl.formats.wording import counted
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.hostcompiler import Host, preflight
 from patchctl.stages.nvcc import compiler_environment
+from patchctl.stages.replay import replayed_tree
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.files import sha256_bytes, sha256_of, write_file, write_if_changed
 from patchctl.system.machine import MIB, available_memory, cores, parallel_jobs
@@ -42,7 +44,6 @@ from patchctl.system.report import Reporter
 
 LOW_SPACE = 16 * MIB
 """Bytes of free disk below which a command that failed without an error message ran out of it."""
-
 
 EDITED = "edited by hand"
 """The recorded source of a library that is not the series's."""
@@ -73,9 +74,12 @@ def load_target(project: Project, name: str) -> Target:
     path = project.target_file(name)
     where = project.relative(path)
     try:
+        if Path(name).name != name:
+            raise FileNotFoundError(name)  # a name, not a path out of `build`
         return read_target(path.read_bytes(), name=name, where=where)
     except FileNotFoundError:
-        known = sorted(p.stem for p in path.parent.glob("*.toml") if "." not in p.stem)
+        folder = project.root / "build"
+        known = sorted(p.stem for p in folder.glob("*.toml") if "." not in p.stem)
         raise UsageError(
             f"there is no target `{name}`: no `{where}`",
             hint=f"--target with one of: {', '.join(known)}" if known else "",
@@ -85,18 +89,22 @@ def load_target(project: Project, name: str) -> Target:
 def build_inputs(project: Project, target: Target, toolchain: Toolchain) -> dict[str, str]:
     """What decides the library's bytes, by names that people understand."""
     host = preflight(toolchain, target.abi)
-    return _inputs(project, target, toolchain, host, _replayed_tree(project))
+    return _inputs(project, target, toolchain, host, replayed_tree(project))
 
 
-def _replayed_tree(project: Project) -> str:
-    replayed = load_record(project, "replay")
-    return replayed.outputs.get("tree", "") if replayed else ""
-
-
-def built_from_edits(project: Project, target: Target) -> bool:
-    """Whether the library in place comes from a source tree that was edited by hand."""
+def built_otherwise(project: Project, target: Target) -> str:
+    """How the library in place differs from what the series and the target ask for now, or ""."""
     record = load_record(project, record_name(target))
-    return record is not None and record.inputs.get("source") == EDITED
+    if record is None:
+        return ""
+    source, tree = record.inputs.get("source", ""), replayed_tree(project)
+    if source == EDITED:
+        return "built from a source tree that was edited by hand"
+    if source != tree:
+        return f"built from tree {source[:12]}, but the replayed tree is {tree[:12] or 'unknown'}"
+    if record.inputs.get("target") != sha256_of(project.target_file(target.name)):
+        return f"built before `{project.relative(project.target_file(target.name))}` changed"
+    return ""
 
 
 def _inputs(
@@ -107,13 +115,18 @@ def _inputs(
         "target": sha256_of(project.target_file(target.name)),
         "toolchain": f"CUDA {toolchain.version}, {toolchain.digest[:16]}",
         "compiler": f"{host.compiler.path.name} {host.compiler.version}",
-        "torch": f"{host.torch.version}, headers {host.torch.digest[:16]}",
+        "torch": f"{host.torch.package.version}, headers {host.torch.digest[:16]}",
     }
 
 
 def record_name(target: Target) -> str:
     """The name of a target's record."""
     return f"build-{target.name}"
+
+
+def built_library(project: Project, target: Target) -> Path:
+    """Where the library is put."""
+    return project.objects(target.name) / target.filename
 
 
 def build(
@@ -145,7 +158,7 @@ def build(
     folder = project.objects(target.name)
     files = source_files(project.source)
     sources = _sources(project, target, files)
-    source = EDITED if edited else _replayed_tree(project)
+    source = EDITED if edited else replayed_tree(project)
     inputs = _inputs(project, target, toolchain, host, source)
     if not take_snapshot(project.source, files, folder):
         report.warn("a source file changed without a newer time stamp: everything is compiled anew")
@@ -153,7 +166,7 @@ def build(
     tools = _tools(project, folder, toolchain, host)
     write_if_changed(folder / "build.ninja", ninja_text(target, sources, tools))
 
-    linked, library = folder / linked_file(target), folder / target.filename
+    linked, library = folder / linked_file(target), built_library(project, target)
     record = load_record(project, record_name(target))
     published = record.outputs.get("library", "") if record else ""
     if linked.exists() and sha256_of(linked) != published:
@@ -209,8 +222,8 @@ def _tools(project: Project, folder: Path, toolchain: Toolchain, host: Host) -> 
         cxx=str(host.compiler.path),
         cuda_include=str(toolchain.include),
         cuda_lib=str(toolchain.lib64),
-        torch_include=str(host.torch.include),
-        torch_lib=str(host.torch.lib),
+        torch_include=str(host.torch.package.include),
+        torch_lib=str(host.torch.package.lib),
         python_include=str(host.python_include),
         kernel_key=f"CUDA {toolchain.digest[:16]}, {compiler}",
         host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.digest[:16]}",
@@ -236,7 +249,7 @@ def _run_ninja(
     compiled = 0
     log = folder / "build.log"
     try:
-        with report.task(f"building {target.name} (-j {count})", len(steps), unit="steps") as task:
+        with report.task(f"building {target.name} (-j {count})", len(steps), unit="step") as task:
 
             def follow(line: str) -> None:
                 nonlocal compiled
@@ -255,7 +268,7 @@ def _run_ninja(
     run([ninja, "-t", "cleandead"], cwd=folder, env=environment, check=False)
     warnings = count_warnings(lines)
     if warnings:
-        report.warn(f"compilers warned {warnings} times; see `{project.relative(log)}`")
+        report.warn(f"{counted(warnings, 'warning')} of compilers; see `{project.relative(log)}`")
     return compiled
 
 

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from patchctl.errors import PatchctlError
-from patchctl.formats.findings import Finding, counted, has_errors, totals
+from patchctl.formats.findings import Finding, has_errors, totals
 from patchctl.formats.matrix import Cell, Fit, blame_patch
+from patchctl.formats.wording import counted
+from patchctl.system.files import write_file
 from patchctl.system.process import run
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -83,10 +86,7 @@ def check(
         ("fetch", job.fetch),
     ]
     if each_prefix:
-        steps += [
-            (f"prefix {name}", lambda name=name: job.prefix(name))  # type: ignore[misc]
-            for name in job.patch_names()[:-1]
-        ]
+        steps += [(f"prefix {name}", partial(job.prefix, name)) for name in job.patch_names()[:-1]]
     steps += [
         ("replay", job.replay),
         ("build", job.build),
@@ -168,7 +168,7 @@ class _Job:
         for cell in self.cells[: len(done.patches)]:
             cell.fit = Fit.EXACT
             self._last = cell
-        patches = counted(len(done.patches), "patch", "patches")
+        patches = counted(len(done.patches), "patch")
         return f"{patches}, tree {done.tree[:12]}, head {done.head[:12]}"
 
     def build(self) -> str:
@@ -195,7 +195,13 @@ class _Job:
         """What the series gives up to and including patch `name`."""
         self._replay(name)
         built = self.build()
-        return f"{built}; {self.verify()}"
+        before = len(self.findings)
+        try:
+            return f"{built}; {self.verify()}"
+        finally:
+            self.findings[before:] = [
+                replace(f, subject=f"{name}: {f.subject}") for f in self.findings[before:]
+            ]
 
     def install(self) -> str:
         """Into a fresh environment that sees this one's torch; then out of it again."""
@@ -212,5 +218,5 @@ class _Job:
         run([sys.executable, "-m", "venv", "--without-pip", folder])
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         packages = folder / "lib" / version / "site-packages"
-        (packages / "torch-of-the-tool.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        write_file(packages / "torch-of-the-tool.pth", sysconfig.get_path("purelib") + "\n")
         return folder / "bin" / "python"

@@ -19,7 +19,8 @@ from patchctl.formats.baseline import (
     relock,
     require_locked,
 )
-from patchctl.formats.gitobjects import Entry, Identity, blob_id, tree_id
+from patchctl.formats.edittree import tree_id
+from patchctl.formats.gitobjects import Entry, Identity, blob_id
 from patchctl.stages.gitbaseline import take_commit
 from patchctl.system.files import write_file
 from patchctl.system.gitstore import clear_leftovers, names_stored_commit

@@ -88,7 +88,7 @@ class _Taker:
     def _add(self, commit: str, below: bytes, url: str, clone: Path | None) -> None:
         """Keep the files of `commit` as the folder `below` (with its slash), and go on inside."""
         kept = self._source.kept
-        for path, entry in self._store.read_tree(commit, submodules=True).items():
+        for path, entry in self._store.read_tree(commit, skip_submodules=True).items():
             if kept.matches(below + path):
                 self._taken.tree[below + path] = entry
         modules = self._store.submodules(commit)

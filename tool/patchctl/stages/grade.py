@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from patchctl.formats.apply import Content
-from patchctl.formats.findings import counted
 from patchctl.formats.gitobjects import Tree
 from patchctl.formats.grade import ReadFile, grade_patch
 from patchctl.formats.grademodel import FileGrade, Grade, PatchGrade
 from patchctl.formats.patchmodel import Action, Change, Patch, lines_of
 from patchctl.formats.placement import place_hunks
 from patchctl.formats.repairs import repaired_hunks
+from patchctl.formats.wording import counted
 from patchctl.system.files import write_file
 from patchctl.system.gitrun import GitRepo
 from patchctl.system.gitstore import Store

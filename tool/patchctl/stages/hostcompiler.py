@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -16,12 +14,13 @@ from patchctl.errors import PatchctlError, ToolMissing
 from patchctl.formats.target import Abi
 from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.toolchain import Toolchain
+from patchctl.stages.torchpackage import TorchPackage, find_torch_package
+from patchctl.system.files import sha256_bytes
 from patchctl.system.process import run
 
 # crt/host_config.h of a toolkit says which compilers it takes: `#if __GNUC__ > 13` + #error
 _GCC_LIMIT = re.compile(r"^#\s*if\s+__GNUC__\s*>\s*(\d+)\s*$", re.MULTILINE)
 _MACRO = re.compile(r'^#define (__GNUC__|__clang__|__VERSION__) "?(.*?)"?$', re.MULTILINE)
-_TORCH = re.compile(r"^(__version__|cuda)\b[^=]*= *(?:'([^']*)'|None)", re.MULTILINE)
 
 CUDA_MAJORS_WITH_VOLTA = (11, 12)
 
@@ -37,15 +36,9 @@ class HostCompiler:
 
 @dataclass(frozen=True)
 class Torch:
-    """The torch that is built against; `digest` covers its headers as its wheel lists them.
+    """The torch that is built against; `digest` covers its headers as its wheel lists them."""
 
-    `cuda_major` is None for a CPU build.
-    """
-
-    include: Path
-    lib: Path
-    version: str
-    cuda_major: int | None
+    package: TorchPackage
     digest: str
 
 
@@ -124,49 +117,43 @@ def _find_python_headers() -> Path:
 
 
 def _find_torch(abi: Abi) -> Torch:
-    spec = importlib.util.find_spec("torch")  # does not import it: that takes seconds
-    if spec is None or spec.origin is None:
+    from packaging.version import Version
+
+    package = find_torch_package()
+    if package is None:
         raise ToolMissing("torch is not installed", hint="pip install torch")
-    package = Path(spec.origin).parent
-    include = package / "include"
-    said = {name: value for name, value in _TORCH.findall((package / "version.py").read_text())}
-    version = said.get("__version__", "")
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    if numbers < tuple(int(n) for n in abi.torch.split(".")):
+    if Version(package.version).release < Version(abi.torch).release:
         raise ToolMissing(
-            f"torch {version or '(unknown version)'} in `{package}` is older than the stable ABI "
+            f"torch {package.version} in `{package.folder}` is older than the stable ABI "
             f"that the target needs, {abi.torch}",
             hint=f"pip install 'torch>={abi.torch}'",
         )
-    if not (include / "torch" / "csrc" / "stable" / "library.h").is_file():
+    if not (package.include / "torch" / "csrc" / "stable" / "library.h").is_file():
         raise ToolMissing(
-            f"torch {version} in `{package}` has no stable-ABI headers", hint="reinstall torch"
+            f"torch {package.version} in `{package.folder}` has no stable-ABI headers",
+            hint="reinstall torch",
         )
-    cuda = said.get("cuda", "")
-    cuda_major = int(cuda.split(".")[0]) if cuda else None
-    digest = _headers_digest(package, version)
-    return Torch(include, package / "lib", version, cuda_major, digest)
+    return Torch(package, _headers_digest(package))
 
 
-def _headers_digest(package: Path, version: str) -> str:
+def _headers_digest(package: TorchPackage) -> str:
     """Of the wheel's own list of headers and digests: time stamps say nothing after an install."""
-    for listing in package.parent.glob("torch-*.dist-info/RECORD"):
+    for listing in package.folder.parent.glob("torch-*.dist-info/RECORD"):
         lines = listing.read_bytes().splitlines()
         headers = sorted(line for line in lines if line.startswith(b"torch/include/"))
-        return hashlib.sha256(b"\n".join(headers)).hexdigest()
-    return hashlib.sha256(version.encode()).hexdigest()
+        return sha256_bytes(b"\n".join(headers))
+    return sha256_bytes(package.version.encode())
 
 
 def _check_torch(torch: Torch, toolchain: Toolchain) -> None:
     """Refuse two CUDA majors in one process where one major could serve both."""
-    if torch.cuda_major in (None, toolchain.major):
-        return
-    if torch.cuda_major in CUDA_MAJORS_WITH_VOLTA:
+    package = torch.package
+    major = int(package.cuda.split(".")[0]) if package.cuda else None
+    if major != toolchain.major and major in CUDA_MAJORS_WITH_VOLTA:
         raise ToolMissing(
-            f"CUDA {toolchain.version} in `{toolchain.home}` does not fit torch {torch.version}, "
-            f"which is built for CUDA {torch.cuda_major}",
-            hint=f"--cuda-home with a CUDA {torch.cuda_major} toolkit, "
-            "or `patchctl toolchain install`",
+            f"CUDA {toolchain.version} in `{toolchain.home}` does not fit torch "
+            f"{package.version}, which is built for CUDA {major}",
+            hint=f"--cuda-home with a CUDA {major} toolkit, or `patchctl toolchain install`",
         )
 
 

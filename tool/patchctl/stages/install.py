@@ -13,6 +13,7 @@ from patchctl.formats.elf import elf_problem, read_dynamic
 from patchctl.formats.target import Target
 from patchctl.formats.wheel import Metadata, WheelName, platform_tag, wheel_bytes
 from patchctl.stages import packagefiles
+from patchctl.stages.build import built_library, built_otherwise
 from patchctl.stages.interpreter import (
     MACHINE,
     Interpreter,
@@ -25,7 +26,7 @@ from patchctl.stages.interpreter import (
     require_torch,
     require_writable,
 )
-from patchctl.stages.verify import verify_inputs
+from patchctl.stages.verify import record_name, verify_inputs
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.process import TAIL_LINES, ProcessFailed, stream
 from patchctl.system.project import Project
@@ -37,7 +38,7 @@ SHIM = Path(__file__).parents[2] / packagefiles.PACKAGE
 
 @dataclass(frozen=True)
 class Library:
-    """A verified shared object: its content and what it needs. `glibc` is (2, 34)."""
+    """A verified shared object: its content, and the wheel's tag for what it runs on."""
 
     path: Path
     data: bytes
@@ -46,7 +47,7 @@ class Library:
 
     @property
     def glibc(self) -> tuple[int, int]:
-        """The oldest glibc that it runs with; (0, 0) when it names none."""
+        """The oldest glibc that it runs with, (2, 34) say; (0, 0) when it names none."""
         numbers = [int(part) for part in self.platform.split("_") if part.isdigit()]
         return (numbers[0], numbers[1]) if self.platform.startswith("manylinux") else (0, 0)
 
@@ -84,7 +85,7 @@ def verified_library(project: Project, target: Target) -> Library:
     Raises:
         GateFailed: it is not built, damaged, or another one than was verified.
     """
-    path = project.objects(target.name) / target.filename
+    path = built_library(project, target)
     if not path.is_file():
         raise GateFailed(
             f"there is no library `{project.relative(path)}`", hint="patchctl build, then verify"
@@ -92,8 +93,12 @@ def verified_library(project: Project, target: Target) -> Library:
     data = path.read_bytes()
     if problem := elf_problem(data, MACHINE):
         raise GateFailed(f"`{project.relative(path)}` is damaged: {problem}", hint="patchctl build")
+    if otherwise := built_otherwise(project, target):
+        raise GateFailed(
+            f"`{project.relative(path)}` was {otherwise}", hint="patchctl build, then verify"
+        )
     digest = sha256_bytes(data)
-    record = load_record(project, f"verify-{target.name}")
+    record = load_record(project, record_name(target))
     if record is None:
         raise GateFailed(f"`{project.relative(path)}` is not verified", hint="patchctl verify")
     stale = record.stale_because(verify_inputs(project, target))

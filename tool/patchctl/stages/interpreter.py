@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from typing import Any
 
 from patchctl.errors import ToolMissing, Unavailable, UsageError
 from patchctl.formats.target import Target
-from patchctl.system.files import TEMP_PREFIX, is_immutable, write_file
-from patchctl.system.process import ProcessFailed, run
+from patchctl.system.files import is_immutable, temp_beside, write_file
+from patchctl.system.probe import run_probe
+from patchctl.system.process import ProcessFailed
 
-PROBES = Path(__file__).parents[1] / "probes"
-ANSWER_SECONDS = 300.0  # torch on a cold network disk takes a minute
 LIBRARY_VARIABLE = "VLLM_FA2_SM70_LIBRARY"
 MACHINE = "x86_64"
 
@@ -99,11 +97,9 @@ def ask(python: Path, probe: str, *arguments: str) -> dict[str, Any]:
     Raises:
         ProcessFailed: it died, or printed something else.
     """
-    source = (PROBES / f"{probe}.py").read_text()
     environment = {k: v for k, v in os.environ.items() if k != LIBRARY_VARIABLE}
-    argv = [str(python), "-c", source, *arguments]
     try:
-        done = run(argv, env=environment, cwd=Path("/"), timeout=ANSWER_SECONDS, check=False)
+        done = run_probe(python, probe, *arguments, env=environment, check=False)
     except ToolMissing as error:
         raise UsageError(f"`{python}` cannot be run: {error.message}") from error
     lines = done.out.splitlines()
@@ -203,7 +199,7 @@ def require_writable(folder: Path, files: Sequence[Path] = ()) -> None:
     Raises:
         Unavailable: they cannot.
     """
-    probe = folder / f"{TEMP_PREFIX}{secrets.token_hex(4)}"
+    probe = temp_beside(folder / "probe")
     try:
         write_file(probe, b"", sync=False)
         probe.unlink()

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from patchctl.errors import ToolMissing
 from patchctl.formats.findings import Finding
 from patchctl.formats.schemas import GATE, ExpectedSchemas, Registered, full_name
 from patchctl.formats.schematext import Argument, Schema, alias_text, parse_schema, with_type
-from patchctl.system.process import Completed, ProcessFailed, run
+from patchctl.system.probe import run_probe
+from patchctl.system.process import Completed, ProcessFailed
 
-TIMEOUT = 300.0  # seconds; importing torch takes 2 to 20, from a cold disk
 STDERR_LINES = 5
 
 
@@ -50,17 +49,9 @@ def probe_library(
     inherited = environment.get("LD_LIBRARY_PATH", "")
     folders = [*(str(s) for s in search), *([inherited] if inherited else [])]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join(folders)
-    source = files("patchctl.probes").joinpath("schemas.py").read_text()
+    question = json.dumps(request).encode()
     try:
-        done = run(
-            [sys.executable, "-c", source],
-            # not the build folder: a library there can shadow a module of Python's own
-            cwd=Path("/"),
-            env=environment,
-            input=json.dumps(request).encode(),
-            check=False,
-            timeout=TIMEOUT,
-        )
+        done = run_probe(sys.executable, "schemas", env=environment, input=question, check=False)
     except ProcessFailed as error:
         done = error.completed
     steps, result = _read(done.out)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from patchctl.errors import PatchctlError
-from patchctl.system.files import write_file
+from patchctl.system.files import sha256_bytes, sha256_of, write_file
 from patchctl.system.process import Completed, run
 from patchctl.system.project import cache_folder
 
@@ -146,12 +145,9 @@ def _stamp(nvcc: Path, home: Path) -> str:
             seen.append(f"{path}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}")
         except OSError:
             seen.append(f"{path}:-")
-    return hashlib.sha256("\n".join(seen).encode()).hexdigest()
+    return sha256_bytes("\n".join(seen).encode())
 
 
 def _digest(home: Path) -> str:
-    total = hashlib.sha256()
-    for name, path in sorted(programs(home).items()):
-        with path.open("rb") as handle:
-            total.update(f"{name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
+    lines = [f"{name} {sha256_of(path)}\n" for name, path in sorted(programs(home).items())]
+    return sha256_bytes("".join(lines).encode())

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,11 +88,14 @@ def _present(packages: Path) -> list[str]:
 
 
 def _refuse_edited(packages: Path, present: list[str]) -> None:
+    from installer.records import parse_record_file
+
     recorded: dict[str, str] = {}
     for name in present:
         record = packages / name / "RECORD"
         if record.is_file():
-            recorded |= {row[0]: row[1] for row in csv.reader(record.read_text().splitlines())}
+            rows = parse_record_file(record.read_text().splitlines())
+            recorded |= {path: digest for path, digest, _ in rows}
     edited = []
     for name in present:
         for path in sorted((packages / name).rglob("*")):
@@ -104,7 +104,7 @@ def _refuse_edited(packages: Path, present: list[str]) -> None:
                 continue
             if relative not in recorded and path.name not in _WRITTEN_BY_INSTALLERS:
                 edited.append(f"{relative}: not ours")
-            elif recorded.get(relative) and recorded[relative] != _digest(path):
+            elif (digest := recorded.get(relative)) and not _has_digest(path, digest):
                 edited.append(f"{relative}: edited")
     if edited:
         raise LocalChanges(
@@ -114,6 +114,7 @@ def _refuse_edited(packages: Path, present: list[str]) -> None:
         )
 
 
-def _digest(path: Path) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
-    return "sha256=" + digest.rstrip(b"=").decode()
+def _has_digest(path: Path, digest: str) -> bool:
+    from installer.records import Hash
+
+    return Hash.parse(digest).validate(path.read_bytes())

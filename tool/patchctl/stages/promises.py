@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from patchctl.errors import GateFailed
 from patchctl.formats.asserts import Promise, check_tree, read_promises
-from patchctl.formats.findings import counted
 from patchctl.formats.gitobjects import Entry
+from patchctl.formats.wording import counted
 from patchctl.system.seriesfiles import PatchSource
 
 

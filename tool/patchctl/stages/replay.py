@@ -8,8 +8,8 @@ folder is updated, and the ref and the record move last.
 from __future__ import annotations
 
 import shlex
-import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ from patchctl.formats.serieslock import (
     verify,
     write_series_lock,
 )
+from patchctl.formats.wording import counted
 from patchctl.stages.applied import Applied, apply_series
+from patchctl.stages.fetch import STAGE as FETCH
 from patchctl.stages.fetch import fetch
 from patchctl.stages.promises import promises_of, require_in_tree
 from patchctl.system.files import sha256_bytes, write_if_changed
@@ -35,6 +37,7 @@ from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import (
     PatchSource,
     SeriesFiles,
+    add_lock_state,
     add_series_line,
     read_lock,
     read_series,
@@ -92,15 +95,31 @@ def replay_inputs(project: Project, through: str | None = None) -> dict[str, str
 
 
 def _inputs(project: Project, files: SeriesFiles, through: str | None) -> dict[str, str]:
-    fetched = load_record(project, "fetch")
+    fetched = load_record(project, FETCH)
     lock = project.series_lock
     return {
         "baseline": fetched.outputs["tree"] if fetched else "not fetched",
         "series": files.sha256,
         "lock": sha256_bytes(lock.read_bytes()) if lock.exists() else "missing",
-        "last patch": through or "of the series",
+        "last patch": through or "the last of the series",
         **{f"patch {patch.name}": patch.sha256 for patch in files.patches},
     }
+
+
+def replayed_tree(project: Project) -> str:
+    """The id of the tree in the source folder, "" if there is none."""
+    record = load_record(project, STAGE)
+    return record.outputs.get("tree", "") if record else ""
+
+
+def applied_patches(project: Project) -> tuple[str, ...] | None:
+    """The patches in the replayed tree when they are only a part of the series, else None."""
+    record = load_record(project, STAGE)
+    if record is None:
+        return None
+    names = [k.removeprefix("patch ") for k in record.inputs if k.startswith("patch ")]
+    last = record.inputs.get("last patch", "")
+    return tuple(names[: names.index(last) + 1]) if last in names else None
 
 
 def replay(
@@ -224,21 +243,8 @@ def _apply(
         return apply_series(project, report, store, base, sources)
     except PatchDoesNotApply as error:
         add_series_line(error, project, files)
-        _add_lock_state(error, sources, locked)
+        add_lock_state(error, files, locked)
         raise
-
-
-def _add_lock_state(
-    error: PatchDoesNotApply, sources: tuple[PatchSource, ...], locked: SeriesLock | None
-) -> None:
-    """Say whether the patch is the one that was locked, and so did apply once."""
-    digests = {patch.name: patch.sha256 for patch in locked.patches} if locked else {}
-    for source in sources:
-        if source.name == error.data.get("patch") and source.name in digests:
-            same = digests[source.name] == source.sha256
-            what = "is the locked one" if same else "has changed since it was locked"
-            error.details = (*error.details, f"the patch file {what}")
-            error.data["patch_file_is_locked_one"] = same
 
 
 def _compare(project: Project, locked: SeriesLock | None, got: SeriesLock, *, whole: bool) -> None:
@@ -261,10 +267,7 @@ def _survey(
         return survey, None
     if not discard:
         raise _local_changes(project, worktree, survey.edits)
-    stamp = (
-        f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{time.time_ns() // 1000 % 1000000:06}Z"
-    )
-    folder = project.out / "discarded" / stamp
+    folder = project.out / "discarded" / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     worktree.discard(survey.edits, folder)
     report.info(f"edited files are saved in `{project.relative(folder)}`")
     return worktree.survey(history.files), folder
@@ -273,7 +276,7 @@ def _survey(
 def _local_changes(
     project: Project, worktree: Worktree, edits: tuple[LocalEdit, ...]
 ) -> LocalChanges:
-    count = f"{len(edits)} file{'s' * (len(edits) != 1)}"
+    count = counted(len(edits), "file")
     lines = [f"{edit.kind}: {display(edit.path)}" for edit in edits]
     if worktree.manifest.tree:
         git = shlex.join(["git", f"--git-dir={project.store}", f"--work-tree={project.source}"])

@@ -43,7 +43,7 @@ def pipeline_state(
         toolchain = find_toolchain(target.arch, QuietReporter(), cuda_home=cuda_home)
         return build.build_inputs(project, target, toolchain)
 
-    library = project.objects(target.name) / target.filename
+    library = build.built_library(project, target)
     states: list[StageState] = []
 
     def add(
@@ -63,7 +63,14 @@ def pipeline_state(
         states.append(StageState(stage, not why, tuple(why), result, f"patchctl {stage}"))
 
     add("fetch", fetch.STAGE, lambda: fetch.fetch_inputs(project), "tree")
-    add("replay", replay.STAGE, lambda: _replay_inputs(project), "tree", lambda _: _edits(project))
+    # of the whole series: a replayed prefix is not current
+    add(
+        "replay",
+        replay.STAGE,
+        lambda: replay.replay_inputs(project),
+        "tree",
+        lambda _: _edits(project),
+    )
     add(
         "build",
         build.record_name(target),
@@ -73,7 +80,7 @@ def pipeline_state(
     )
     add(
         "verify",
-        f"verify-{target.name}",
+        verify.record_name(target),
         lambda: verify.verify_inputs(project, target),
         "library",
     )
@@ -87,11 +94,6 @@ def _why(record: Record | None, inputs: Callable[[], dict[str, str]]) -> list[st
         return record.stale_because(inputs())
     except PatchctlError as error:
         return [error.message]
-
-
-def _replay_inputs(project: Project) -> dict[str, str]:
-    """Of the whole series: a replayed prefix is not current."""
-    return replay.replay_inputs(project)
 
 
 def _edits(project: Project) -> list[str]:

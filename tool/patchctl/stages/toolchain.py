@@ -58,16 +58,6 @@ class Toolchain:
         """Shows what a shared object holds."""
         return self.home / "bin" / "cuobjdump"
 
-    @property
-    def nvdisasm(self) -> Path:
-        """Disassembles; cuobjdump starts it."""
-        return self.home / "bin" / "nvdisasm"
-
-    @property
-    def ptxas(self) -> Path:
-        """The assembler."""
-        return self.home / "bin" / "ptxas"
-
 
 @dataclass(frozen=True)
 class Candidate:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 import tempfile
 import zipfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from patchctl.errors import LockMismatch, PatchctlError, ToolMissing, Unavailable
+from patchctl.errors import LockMismatch, PatchctlError, ToolMissing, Unavailable, UsageError
 from patchctl.formats.toolchainlock import (
     DebianPackage,
     ToolchainLock,
@@ -23,7 +22,7 @@ from patchctl.stages.hostcompiler import find_host_compiler
 from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.toolchain import Origin, Toolchain, candidates, toolchains_folder
 from patchctl.system.debian import check_debian, download_package, unpack_package
-from patchctl.system.files import TEMP_PREFIX, sha256_bytes, sha256_of, write_file
+from patchctl.system.files import TEMP_PREFIX, sha256_bytes, sha256_of, temp_beside, write_file
 from patchctl.system.packageindex import Wanted, obtain
 from patchctl.system.process import run
 from patchctl.system.project import Project, cache_folder, exclusive
@@ -86,6 +85,7 @@ def install_toolchain(
         verify: compare every file of an installed toolchain by content, not only by size.
 
     Raises:
+        UsageError: the lock is missing or wrong.
         ToolMissing: this is not a machine it is made for, or there is no C++ compiler.
         LockMismatch: a package is not the one that was locked.
         Unavailable: no network, no space, or the archive no longer has a package.
@@ -109,9 +109,20 @@ def install_toolchain(
 
 
 def load_toolchain_lock(project: Project) -> ToolchainLock:
-    """Read ``vendor/cuda.lock.toml``."""
+    """Read ``vendor/cuda.lock.toml``.
+
+    Raises:
+        UsageError: there is no such file, or it does not parse.
+    """
     path = project.toolchain_lock
-    return read_toolchain_lock(path.read_bytes(), where=project.relative(path))
+    where = project.relative(path)
+    try:
+        return read_toolchain_lock(path.read_bytes(), where=where)
+    except FileNotFoundError:
+        raise UsageError(
+            f"`{where}` is missing: nothing says what the toolchain is made of",
+            hint="restore it from version control",
+        ) from None
 
 
 def installation_damage(home: Path, lock: ToolchainLock, *, content: bool) -> str:
@@ -145,9 +156,9 @@ def _make(home: Path, lock: ToolchainLock, report: Reporter, *, offline: bool) -
     _check_space(lock)
     package = _obtain_package(lock.debian, report, offline=offline)
     wheels = [_obtain_wheel(wheel, report, offline=offline) for wheel in lock.wheels]
-    staging = home.with_name(f"{TEMP_PREFIX}{home.name}.{secrets.token_hex(4)}")
+    staging = temp_beside(home)
     try:
-        with report.task(f"making CUDA {lock.version}", 3, unit="steps") as task:
+        with report.task(f"making CUDA {lock.version}", 3, unit="step") as task:
             task.note("unpacking the compiler")
             _place_programs(package, staging)
             task.advance()

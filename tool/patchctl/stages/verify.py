@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 from patchctl.errors import GateFailed, UsageError
@@ -19,12 +17,15 @@ from patchctl.formats.resources import Row
 from patchctl.formats.schemas import compare_operators, read_schemas
 from patchctl.formats.symbols import AbiRules, check_exports, check_symbols, parse_shims
 from patchctl.formats.target import Target
-from patchctl.stages.build import built_from_edits
+from patchctl.formats.wording import counted
+from patchctl.stages.build import built_library, built_otherwise
 from patchctl.stages.devicecode import demangle, read_device_code
 from patchctl.stages.libraryprobe import probe_library
 from patchctl.stages.promisegate import check_promises, promises_digest
+from patchctl.stages.replay import applied_patches
 from patchctl.stages.resourcegate import check_resources
 from patchctl.stages.toolchain import Toolchain
+from patchctl.stages.torchpackage import find_torch_package
 from patchctl.system.files import sha256_bytes, sha256_of
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
@@ -38,7 +39,6 @@ SHIM_HEADERS = (
 """Torch's promises, below ``include/torch``; the other shims belong to its own compiler."""
 
 LOG_SUFFIX = ".ptxas.log"
-_VERSION = re.compile(r"^__version__\b[^=]*= *'(?P<version>[^']*)'", re.MULTILINE)
 
 
 @dataclass
@@ -82,14 +82,14 @@ def gate_error(done: Verification) -> GateFailed:
     """The error for a verification that failed; its data holds everything that was found."""
     errors = sum(f.severity is Severity.ERROR for f in done.findings)
     return GateFailed(
-        f"`{done.library.name}` does not pass: {errors} error{'' if errors == 1 else 's'}",
+        f"`{done.library.name}` does not pass: {counted(errors, 'error')}",
         data=done.as_json(),
     )
 
 
-def built_library(project: Project, target: Target) -> Path:
-    """Where `build` leaves the library."""
-    return project.objects(target.name) / target.filename
+def record_name(target: Target) -> str:
+    """The name of a target's record."""
+    return f"verify-{target.name}"
 
 
 def ptxas_logs(project: Project, target: Target) -> tuple[Path, ...]:
@@ -98,20 +98,16 @@ def ptxas_logs(project: Project, target: Target) -> tuple[Path, ...]:
     return tuple(log for log in logs if log.with_name(log.name.removesuffix(LOG_SUFFIX)).exists())
 
 
-def abi_file(project: Project, target: Target) -> Path:
-    """The rules for undefined symbols."""
-    return project.root / "build" / f"{target.name}.abi.toml"
-
-
 def verify_inputs(project: Project, target: Target) -> dict[str, str]:
     """What a verification depends on, by the name that people know."""
     library = built_library(project, target)
     logs = "".join(sha256_of(log) for log in ptxas_logs(project, target))
+    torch = find_torch_package()
     inputs = {
         "library": sha256_of(library) if library.is_file() else "",
         "ptxas logs": sha256_bytes(logs.encode()),
         "architectures": f"{target.arch} {target.ptx}",
-        "torch": _torch_version(),
+        "torch": torch.version if torch else "none",
         "oldest torch": target.abi.torch,
         "patches": " ".join(applied_patches(project) or ("all",)),
         "promises": promises_digest(project),
@@ -119,32 +115,10 @@ def verify_inputs(project: Project, target: Target) -> dict[str, str]:
     for name, path in (
         ("resources", project.resources_file(target.name)),
         ("schemas", project.schemas_file(target.name)),
-        ("abi rules", abi_file(project, target)),
+        ("abi rules", project.abi_file(target.name)),
     ):
         inputs[name] = sha256_of(path) if path.is_file() else ""
     return inputs
-
-
-def _torch_folder() -> Path | None:
-    """Where torch is installed, found without importing it."""
-    spec = find_spec("torch")
-    return Path(next(iter(spec.submodule_search_locations or ()))) if spec else None
-
-
-def _torch_version() -> str:
-    folder = _torch_folder()
-    match = _VERSION.search((folder / "version.py").read_text()) if folder else None
-    return match["version"] if match else "none"
-
-
-def applied_patches(project: Project) -> tuple[str, ...] | None:
-    """The patches in the replayed tree when they are only a part of the series, else None."""
-    record = load_record(project, "replay")
-    if record is None:
-        return None
-    names = [k.removeprefix("patch ") for k in record.inputs if k.startswith("patch ")]
-    last = record.inputs.get("last patch", "")
-    return tuple(names[: names.index(last) + 1]) if last in names else None
 
 
 def verify(
@@ -168,12 +142,13 @@ def verify(
         UsageError: no library, or an expectation file that does not parse.
         ToolMissing: no cuobjdump, or no torch.
     """
-    stage = f"verify-{target.name}"
+    stage = record_name(target)
     of_project = library is None
     library = library or built_library(project, target)
     if not library.is_file():
         raise UsageError(f"there is no library `{library}`", hint="patchctl build")
-    if of_project and not (update or force):
+    otherwise = built_otherwise(project, target) if of_project else ""
+    if of_project and not (otherwise or update or force):
         record = load_record(project, stage)
         if record and not record.stale_because(verify_inputs(project, target)):
             return Verification(library, skipped=True)
@@ -182,10 +157,9 @@ def verify(
     done = Verification(library)
     if logs is None:
         logs = ptxas_logs(project, target) if of_project else ()
-    if of_project and built_from_edits(project, target):
-        text = "built from a source tree that was edited by hand"
-        done.findings.append(Finding("source", library.name, text, hint="patchctl build"))
-    with report.task(f"verifying {library.name}", 3, unit="gates") as task:
+    if otherwise:
+        done.findings.append(Finding("source", library.name, otherwise, hint="patchctl build"))
+    with report.task(f"verifying {library.name}", 3, unit="gate") as task:
         data = library.read_bytes()
         problem = elf_problem(data, platform.machine())
         if problem:
@@ -251,7 +225,7 @@ def _text(path: Path, project: Project) -> tuple[bytes, str]:
 def _symbols(
     done: Verification, project: Project, target: Target, toolchain: Toolchain, data: bytes
 ) -> None:
-    text, where = _text(abi_file(project, target), project)
+    text, where = _text(project.abi_file(target.name), project)
     rules = read_toml(text, AbiRules, where=where)
     dynamic = read_dynamic(data)
     names, _ = demangle((s.name for s in dynamic.undefined), toolchain)
@@ -260,10 +234,10 @@ def _symbols(
 
 
 def _shims() -> Mapping[str, tuple[int, int]]:
-    folder = _torch_folder()
+    torch = find_torch_package()
     shims: dict[str, tuple[int, int]] = {}
-    if folder is not None:
-        for header in (folder / "include" / "torch" / name for name in SHIM_HEADERS):
+    if torch is not None:
+        for header in (torch.include / "torch" / name for name in SHIM_HEADERS):
             if header.is_file():
                 shims |= parse_shims(header.read_text("utf-8", "replace"))
     return shims

@@ -21,6 +21,11 @@ _GET_FLAGS = 0x80086601  # FS_IOC_GETFLAGS of linux/fs.h
 _PROTECTED = 0x10 | 0x20  # FS_IMMUTABLE_FL, FS_APPEND_FL
 
 
+def temp_beside(path: Path) -> Path:
+    """A new temporary name in the folder of `path`: a rename from there stays in its disk."""
+    return path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
+
+
 class AtomicFile:
     """A file that is written under a temporary name, synced, and renamed into place.
 
@@ -32,7 +37,7 @@ class AtomicFile:
         self.path = path
         self.mode = mode
         self.sync = sync
-        self.temp = path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
+        self.temp = temp_beside(path)
 
     def write(self, data: bytes) -> None:
         """Replace the file's content with `data`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from patchctl.errors import ToolMissing, Unavailable, UsageError
+from patchctl.formats.edittree import tree_objects
 from patchctl.formats.gitobjects import (
     SUBMODULE_MODE,
     Entry,
@@ -29,9 +29,8 @@ from patchctl.formats.gitobjects import (
     display,
     object_id,
     pack,
-    tree_objects,
 )
-from patchctl.system.files import TEMP_PREFIX
+from patchctl.system.files import TEMP_PREFIX, temp_beside
 from patchctl.system.gitrun import HERMETIC, GitRepo
 from patchctl.system.process import ProcessFailed
 
@@ -83,7 +82,7 @@ def _unwritable(path: Path, error: Exception) -> Unavailable:
 def _create(repo: type[Repo], path: Path) -> None:
     """A bare repository that is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp = path.with_name(f"{TEMP_PREFIX}{path.name}.{secrets.token_hex(4)}")
+    temp = temp_beside(path)
     try:
         repo.init(temp, bare=True, mkdir=True).close()
         temp.rename(path)
@@ -250,17 +249,17 @@ class Store:
             if {b"path", b"url"} <= module.keys()
         }
 
-    def read_tree(self, treeish: str, *, submodules: bool = False) -> dict[bytes, Entry]:
-        """The whole tree of a commit or tree id, flat; `submodules` leaves them out.
+    def read_tree(self, treeish: str, *, skip_submodules: bool = False) -> dict[bytes, Entry]:
+        """The whole tree of a commit or tree id, flat.
 
         Raises:
-            UsageError: the tree holds something that is neither file, executable nor link.
+            UsageError: the tree holds a submodule, and they are not skipped.
         """
         tree: dict[bytes, Entry] = {}
         for mode, hex_id, path in self._list_tree(treeish):
             if mode != SUBMODULE_MODE:
                 tree[path] = Entry(Mode(mode), hex_id)
-            elif not submodules:
+            elif not skip_submodules:
                 raise UsageError(f"`{display(path)}` is a submodule (commit {hex_id})")
         return tree
 
@@ -279,15 +278,6 @@ class Store:
     def tree_of(self, commit: str) -> str:
         """The id of a commit's tree."""
         return str(self._repo.git.rev_parse("--verify", f"{commit}^{{tree}}"))
-
-    def get_ref(self, name: str) -> str | None:
-        """The commit that a ref names, or None."""
-        from git import GitCommandError
-
-        try:
-            return str(self._repo.git.rev_parse("--verify", "--quiet", f"{name}^{{commit}}"))
-        except GitCommandError:
-            return None
 
     def set_ref(self, name: str, commit: str) -> None:
         """Point a ref at a commit, atomically.

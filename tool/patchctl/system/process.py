@@ -97,9 +97,7 @@ def run(
             args, cwd=cwd, env=env, input=input, capture_output=True, timeout=timeout, check=False
         )
     except (FileNotFoundError, PermissionError) as error:
-        if cwd is not None and not cwd.is_dir():
-            raise
-        raise ToolMissing(f"cannot run `{args[0]}`: {error.strerror}") from error
+        raise _cannot_start(args[0], cwd, error) from error
     except subprocess.TimeoutExpired as error:
         note = f"\nno answer after {timeout:g} s".encode()
         said = (error.stderr or b"") + note
@@ -109,6 +107,13 @@ def run(
     if check and completed.code != 0:
         raise ProcessFailed(completed)
     return completed
+
+
+def _cannot_start(program: str, cwd: Path | None, error: OSError) -> Exception:
+    """A missing working folder is no missing program."""
+    if cwd is not None and not cwd.is_dir():
+        return error
+    return ToolMissing(f"cannot run `{program}`: {error.strerror}")
 
 
 def stream(
@@ -140,9 +145,7 @@ def stream(
             preexec_fn=_end_with_parent(),
         )
     except (FileNotFoundError, PermissionError) as error:
-        if cwd is not None and not cwd.is_dir():
-            raise
-        raise ToolMissing(f"cannot run `{args[0]}`: {error.strerror}") from error
+        raise _cannot_start(args[0], cwd, error) from error
     assert child.stdout is not None
     try:
         for line in child.stdout:

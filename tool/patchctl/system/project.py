@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchctl.errors import Unavailable, UsageError
-from patchctl.system.files import write_file
+from patchctl.system.files import sha256_bytes, write_file
 from patchctl.system.report import Reporter
 
 CACHE_VARIABLE = "PATCHCTL_CACHE_DIR"
@@ -94,6 +93,10 @@ class Project:
         """The expected operator schemas."""
         return self.root / "build" / f"{target}.schemas.toml"
 
+    def abi_file(self, target: str) -> Path:
+        """The rules for what the library may leave undefined."""
+        return self.root / "build" / f"{target}.abi.toml"
+
     @property
     def store(self) -> Path:
         """The bare git repository with the baseline and one commit a patch."""
@@ -134,7 +137,7 @@ def open_project(start: Path) -> Project:
         if (folder / "patches").is_dir() and (folder / "vendor").is_dir():
             return Project(folder, folder / "build" / "out")
     raise UsageError(
-        f"`{start}` is not inside a patchctl project: no folder from here up has `patches/` "
+        f"`{origin}` is not inside a patchctl project: no folder from here up has `patches/` "
         "and `vendor/`",
         hint="patchctl -C DIR ... with the project's folder",
     )
@@ -153,7 +156,7 @@ def cache_folder() -> Path:
 def environment_lock(python: Path) -> Path:
     """The folder whose lock lets one patchctl at a time change what `python` imports, whichever
     project it runs in."""
-    name = hashlib.sha256(os.fsencode(python)).hexdigest()[:16]
+    name = sha256_bytes(os.fsencode(python))[:16]
     return cache_folder() / "environments" / name
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from patchctl.errors import PatchctlError, UsageError
 from patchctl.formats.series import SeriesEntry, parse_series, unlisted
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
+from patchctl.formats.wording import did_you_mean
 from patchctl.system.files import sha256_bytes
 from patchctl.system.project import Project
 from patchctl.system.seriesjournal import require_settled
@@ -44,13 +45,8 @@ class SeriesFiles:
             return self.patches
         names = [patch.name for patch in self.patches]
         if name not in names:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, n=1)
-            raise UsageError(
-                f"`{where}` names no patch `{name}`",
-                hint=f"did you mean `{near[0]}`?" if near else "",
-            )
+            near = did_you_mean(name, names) or f"the file names are in `{where}`"
+            raise UsageError(f"`{where}` names no patch `{name}`", hint=near)
         return self.patches[: names.index(name) + 1]
 
 
@@ -120,3 +116,14 @@ def add_series_line(error: PatchctlError, project: Project, files: SeriesFiles) 
             where = project.relative(project.series)
             error.details = (*error.details, f"`{where}` line {patch.entry.line}")
             error.data["series_line"] = patch.entry.line
+
+
+def add_lock_state(error: PatchctlError, files: SeriesFiles, locked: SeriesLock | None) -> None:
+    """Let the error about a patch say whether it is the one that was locked, and so did apply."""
+    digests = {patch.name: patch.sha256 for patch in locked.patches} if locked else {}
+    for patch in files.patches:
+        if patch.name == error.data.get("patch") and patch.name in digests:
+            same = digests[patch.name] == patch.sha256
+            what = "is the locked one" if same else "has changed since it was locked"
+            error.details = (*error.details, f"the patch file {what}")
+            error.data["patch_file_is_locked_one"] = same

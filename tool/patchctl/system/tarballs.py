@@ -50,7 +50,7 @@ def read_archive(
         _check_submodules(tar, scan, include)
         kept = {p: m for p, m in scan.members.items() if include.matches(p)}
         tree = {}
-        with report.task(f"reading {path.name}", len(kept), unit="files") as task:
+        with report.task(f"reading {path.name}", len(kept), unit="file") as task:
             # in the order of the stream, so that it is decompressed once
             for name, member in sorted(kept.items(), key=lambda item: item[1].info.offset):
                 tree[name] = Entry(member.mode, keep(_content(tar, member.info)))

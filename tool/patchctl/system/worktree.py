@@ -42,10 +42,12 @@ class LocalEdit:
 class Survey:
     """The folder as it is, against what it must become.
 
-    `current` and `stats` are of the files that replay wrote or wants to write, `untracked` the
-    paths of all others, `needs_settling` is true when the manifest must be saved anew.
+    `known` are the paths that replay wrote, was writing when it was killed, or wants to write;
+    `current` and `stats` are of those that are there, `untracked` the paths of all other files.
+    `needs_settling` is true when the manifest must be saved anew.
     """
 
+    known: frozenset[bytes]
     current: dict[bytes, Entry]
     stats: dict[bytes, os.stat_result]
     folders: frozenset[bytes]
@@ -111,6 +113,7 @@ class Worktree:
             for name, entry in current.items()
         )
         return Survey(
+            frozenset(known),
             current,
             stats,
             frozenset(folders),
@@ -143,7 +146,6 @@ class Worktree:
         `read` gives the content of a blob by its id.
         """
         current = survey.current
-        ours = {*self.manifest.files, *current}
         self.settle(survey, target, "" if survey.differs else tree)
         if not survey.differs:
             return Update(0, 0)
@@ -160,7 +162,7 @@ class Worktree:
                 kept.pop(name, None)
                 if entry is None:
                     self._path(name).unlink()
-            self._prune({*ours, *target}, survey.folders, target)
+            self._prune(survey, target)
             for name, entry in changed.items():
                 if entry is not None:
                     kept[name] = self._place(name, entry, staged.get(name))
@@ -176,8 +178,7 @@ class Worktree:
         A later run must find one journal at most, so this comes before the next update.
         """
         shutil.rmtree(self._staging, ignore_errors=True)
-        begun = self._journal.load() or ()  # it may have made a folder, and no file in it yet
-        self._prune({*self.manifest.files, *survey.current, *begun}, survey.folders, target)
+        self._prune(survey, target)
         if survey.needs_settling or self.manifest.tree != tree:
             files = {n: state_of(e, survey.stats[n]) for n, e in survey.current.items()}
             self._save(tree, files)
@@ -218,10 +219,10 @@ class Worktree:
             staged.replace(path)
         return state_of(entry, path.lstat())
 
-    def _prune(self, names: Iterable[bytes], folders: frozenset[bytes], target: Tree) -> None:
+    def _prune(self, survey: Survey, target: Tree) -> None:
         """Remove empty folders that are ours, or where a file must go."""
-        ours = _parents(names) | target.keys()
-        for folder in sorted((ours & folders) - _parents(target), reverse=True):
+        ours = _parents(survey.known) | target.keys()
+        for folder in sorted((ours & survey.folders) - _parents(target), reverse=True):
             try:
                 self._path(folder).rmdir()
             except OSError:
