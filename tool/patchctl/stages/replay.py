@@ -7,7 +7,6 @@ folder is updated, and the ref and the record move last.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from patchctl.formats.serieslock import (
 from patchctl.formats.wording import counted
 from patchctl.stages.fetch import STAGE as FETCH
 from patchctl.stages.fetch import Baseline, fetch
+from patchctl.stages.localchanges import diff_lines
 from patchctl.system.files import sha256_bytes, write_if_changed
 from patchctl.system.gitstore import names_stored_commit
 from patchctl.system.project import Project
@@ -282,9 +282,7 @@ def _local_changes(
     count = counted(len(edits), "file")
     lines = [f"{edit.kind}: {display(edit.path)}" for edit in edits]
     if worktree.manifest.tree:
-        git = shlex.join(["git", f"--git-dir={project.store}", f"--work-tree={project.source}"])
-        lines.append("to keep the edits as a diff:")
-        lines.append(f"{git} read-tree {worktree.manifest.tree} && {git} diff > edits.diff")
+        lines += diff_lines(project, worktree.manifest.tree)
     return LocalChanges(
         f"{count} in `{project.relative(project.source)}` changed by hand; nothing was touched",
         details=tuple(lines),
