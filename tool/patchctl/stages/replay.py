@@ -29,7 +29,6 @@ from patchctl.stages.fetch import STAGE as FETCH
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.localchanges import diff_lines
 from patchctl.system.files import sha256_bytes, write_if_changed
-from patchctl.system.gitstore import names_stored_commit
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter, Task
@@ -41,6 +40,7 @@ from patchctl.system.seriesfiles import (
     read_lock,
     read_series,
 )
+from patchctl.system.storefiles import names_stored_commit
 from patchctl.system.worktree import LocalEdit, Survey, Worktree
 
 if TYPE_CHECKING:
