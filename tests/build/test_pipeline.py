@@ -51,10 +51,11 @@ class Shell:
     def json(self, *words: str) -> Any:
         return json.loads(self.run("--json", *words).stdout)
 
-    def refused(self, code: int, said: str, *words: str) -> None:
+    def refused(self, code: int, said: str, *words: str) -> str:
         done = self.run(*words)
         assert done.returncode == code, done.stdout + done.stderr
         assert said in done.stdout + done.stderr
+        return done.stderr
 
     def current(self) -> dict[str, bool]:
         stages = self.json("status")["stages"]
@@ -147,6 +148,27 @@ def test_library_of_another_source_is_refused_though_it_was_verified(shell: Shel
     shell.refused(1, "built before `build/sm70.toml` changed", "verify")
     shell.ok("build")
     shell.ok("verify")
+
+
+def test_new_file_in_the_source_tree_is_never_compiled_unseen(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("replay", "--lock")
+    shell.ok("build")
+    source = shell.root / "build" / "out" / "src"
+    (source / "notes.txt").write_text("no part of any library\n")
+    shell.ok("build")
+    (source / "notes.txt").unlink()
+
+    (source / SM70 / "more.cu").write_text("__global__ void more(int *x) { *x = 1; }\n")
+    refused = shell.refused(5, f"new: {SM70}/more.cu", "build")
+    assert shell.json("build", "--edited")["compiled"] == 1
+
+    (command,) = [line for line in refused.splitlines() if "read-tree" in line]
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    (tmp_path / "edits.diff").rename(shell.root / "patches" / "0003-more.patch")
+    with (shell.root / "patches" / "series").open("a") as series:
+        series.write("0003-more.patch\n")
+    shell.ok("replay", "--lock")
+    shell.ok("build")
 
 
 def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: Shell) -> None:

@@ -32,6 +32,7 @@ from patchctl.formats.target import Target, read_target
 from patchctl.formats.wording import counted
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.hostcompiler import Host, preflight
+from patchctl.stages.localchanges import refuse_strays
 from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.replay import replayed_tree
 from patchctl.stages.toolchain import Toolchain
@@ -150,6 +151,7 @@ def build(
     Raises:
         ToolMissing: no usable C++ compiler, headers, torch or ninja.
         NothingToCompile: no source file matches the target's globs.
+        LocalChanges: a file that is not of the series would have a part in the library.
         BuildFailed: a compiler or the linker failed; its first words are in the details.
         Unavailable: the disk is full.
     """
@@ -157,6 +159,8 @@ def build(
     host = preflight(toolchain, target.abi)
     folder = project.objects(target.name)
     files = source_files(project.source)
+    if not edited:
+        refuse_strays(project, target, files)
     sources = _sources(project, target, files)
     source = EDITED if edited else replayed_tree(project)
     inputs = _inputs(project, target, toolchain, host, source)

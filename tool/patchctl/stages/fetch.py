@@ -23,10 +23,10 @@ from patchctl.formats.edittree import tree_id
 from patchctl.formats.gitobjects import Entry, Identity, blob_id
 from patchctl.stages.gitbaseline import take_commit
 from patchctl.system.files import write_file
-from patchctl.system.gitstore import clear_leftovers, names_stored_commit
 from patchctl.system.project import Project
 from patchctl.system.records import Record, load_record, save_record
 from patchctl.system.report import Reporter
+from patchctl.system.storefiles import clear_leftovers, names_stored_commit
 
 if TYPE_CHECKING:
     from patchctl.system.gitstore import Store

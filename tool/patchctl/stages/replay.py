@@ -7,7 +7,6 @@ folder is updated, and the ref and the record move last.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +26,9 @@ from patchctl.formats.wording import counted
 from patchctl.stages.applied import Applied, apply_series
 from patchctl.stages.fetch import STAGE as FETCH
 from patchctl.stages.fetch import fetch
+from patchctl.stages.localchanges import diff_lines
 from patchctl.stages.promises import promises_of, require_in_tree
 from patchctl.system.files import sha256_bytes, write_if_changed
-from patchctl.system.gitstore import names_stored_commit
 from patchctl.system.prefixes import Prefix, known_part, load_prefixes
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
@@ -42,6 +41,7 @@ from patchctl.system.seriesfiles import (
     read_lock,
     read_series,
 )
+from patchctl.system.storefiles import names_stored_commit
 from patchctl.system.worktree import LocalEdit, Survey, Worktree
 
 if TYPE_CHECKING:
@@ -279,9 +279,7 @@ def _local_changes(
     count = counted(len(edits), "file")
     lines = [f"{edit.kind}: {display(edit.path)}" for edit in edits]
     if worktree.manifest.tree:
-        git = shlex.join(["git", f"--git-dir={project.store}", f"--work-tree={project.source}"])
-        lines.append("to keep the edits as a diff:")
-        lines.append(f"{git} read-tree {worktree.manifest.tree} && {git} diff > edits.diff")
+        lines += diff_lines(project, worktree.manifest.tree)
     return LocalChanges(
         f"{count} in `{project.relative(project.source)}` changed by hand; nothing was touched",
         details=tuple(lines),

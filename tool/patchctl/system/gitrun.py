@@ -25,7 +25,7 @@ HERMETIC = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
     # a baseline or store owned by another user is read, never executed
-    "GIT_CONFIG_COUNT": "5",
+    "GIT_CONFIG_COUNT": "6",
     "GIT_CONFIG_KEY_0": "safe.directory",
     "GIT_CONFIG_VALUE_0": "*",
     "GIT_CONFIG_KEY_1": "core.hooksPath",
@@ -37,6 +37,9 @@ HERMETIC = {
     "GIT_CONFIG_VALUE_3": os.devnull,
     "GIT_CONFIG_KEY_4": "core.excludesFile",
     "GIT_CONFIG_VALUE_4": os.devnull,
+    # a pack is there as a whole or not at all; loose objects of a cut fetch look like a whole one
+    "GIT_CONFIG_KEY_5": "fetch.unpackLimit",
+    "GIT_CONFIG_VALUE_5": "1",
 }
 
 _STARTED_WITH = dict(os.environ)  # before anything in this process makes it hermetic

@@ -8,12 +8,14 @@ killed run leaves the last good state.
 
 from __future__ import annotations
 
+import configparser
 import io
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +32,12 @@ from patchctl.formats.gitobjects import (
     object_id,
     pack,
 )
-from patchctl.system.files import TEMP_PREFIX, temp_beside
+from patchctl.system.files import temp_beside
 from patchctl.system.gitrun import HERMETIC, GitRepo
 from patchctl.system.process import ProcessFailed
 
 if TYPE_CHECKING:
-    from git import Repo
+    from git import Git, Repo
 
 # How to reach a remote is the user's business, everything else would change results.
 _TRANSPORT = re.compile(r"GIT_(SSL_.*|SSH|SSH_.*|PROXY_.*|ASKPASS|ALLOW_PROTOCOL)$")
@@ -57,17 +59,34 @@ def _open(path: Path, *, create: bool) -> tuple[Repo, dict[str, str]]:
         ) from error
     del os.environ["GIT_PYTHON_REFRESH"]
     os.environ.update(HERMETIC)
+
+    class Program(git.Git):
+        """Takes a folder as it is: given text, GitPython puts variables in for each ``$``."""
+
+        def __init__(self, folder: str | os.PathLike[str]) -> None:
+            super().__init__(Path(folder))
+
+    class Repository(git.Repo):
+        GitCommandWrapperType: type[git.Git] = Program
+
     try:
         if create and not path.exists():
-            _create(git.Repo, path)
-        return git.Repo(path), transport
-    except git.InvalidGitRepositoryError as error:
-        raise Unavailable(
-            f"`{path}` is not a whole git repository",
-            hint="remove it and run the command again: everything in it is made anew",
-        ) from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _create(Program(path.parent), path)
+        return Repository(path, expand_vars=False), transport
+    except (git.InvalidGitRepositoryError, UnicodeError, configparser.Error) as error:
+        raise _damaged(path, str(error)) from error
     except (OSError, git.GitCommandError) as error:
         raise _unwritable(path, error) from error
+
+
+def _damaged(path: Path, said: str) -> Unavailable:
+    """The store cannot be read: a disk fault, a power cut, or somebody's hand."""
+    return Unavailable(
+        f"`{path}` is not a whole git repository",
+        details=tuple(said.strip().splitlines()[-3:]),
+        hint="remove it and run the command again: everything in it is made anew",
+    )
 
 
 def _unwritable(path: Path, error: Exception) -> Unavailable:
@@ -79,41 +98,15 @@ def _unwritable(path: Path, error: Exception) -> Unavailable:
     )
 
 
-def _create(repo: type[Repo], path: Path) -> None:
+def _create(program: Git, path: Path) -> None:
     """A bare repository that is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temp = temp_beside(path)
     try:
-        repo.init(temp, bare=True, mkdir=True).close()
+        program.init("--quiet", "--bare", str(temp))
         temp.rename(path)
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
         raise
-
-
-def names_stored_commit(store: Path, ref: str, commit: str) -> bool:
-    """Whether `ref` names `commit` and the store has it, seen from its files: git starts slowly."""
-    lines = []
-    with suppress(FileNotFoundError):
-        lines = (store / "packed-refs").read_text().splitlines()
-    named = next((line.split()[0] for line in lines if line.endswith(f" {ref}")), "")
-    with suppress(FileNotFoundError):
-        named = (store / ref).read_text().strip()
-    objects = store / "objects"
-    loose = objects / commit[:2] / commit[2:]
-    return named == commit and (loose.exists() or any(objects.glob("pack/*.pack")))
-
-
-def clear_leftovers(store: Path) -> None:
-    """Remove what a killed run left: locks, half objects; the caller holds the project's lock."""
-    for leftover in (
-        *store.glob("*.lock"),
-        *store.glob("refs/**/*.lock"),
-        *store.glob("objects/obj*"),
-    ):
-        leftover.unlink(missing_ok=True)
-    for half in store.parent.glob(f"{TEMP_PREFIX}{store.name}.*"):
-        shutil.rmtree(half, ignore_errors=True)
 
 
 class Store:
@@ -178,9 +171,30 @@ class Store:
         return self._write("blob", data)
 
     def read_blob(self, hex_id: str) -> bytes:
-        """A file's content."""
-        content: bytes = self._repo.odb.stream(bytes.fromhex(hex_id)).read()
+        """A file's content.
+
+        Raises:
+            Unavailable: the store is damaged.
+        """
+        with self._reading():
+            content: bytes = self._repo.odb.stream(bytes.fromhex(hex_id)).read()
+        # git itself does not compare when it reads
+        if object_id("blob", content) != hex_id:
+            raise _damaged(self.path, f"object {hex_id} has other content than its name says")
         return content
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        from gitdb.exc import ODBError
+
+        from git import GitCommandError
+
+        try:
+            yield
+        except GitCommandError as error:
+            raise _damaged(self.path, str(error.stderr)) from error
+        except (ODBError, ValueError, zlib.error) as error:
+            raise _damaged(self.path, str(error)) from error
 
     def write_object(self, kind: str, data: bytes) -> str:
         """Store a blob, tree or commit in git's own form; returns its id."""
@@ -213,7 +227,9 @@ class Store:
 
     def _list_tree(self, treeish: str) -> Iterator[tuple[str, str, bytes]]:
         """Mode, object id and path of everything in a commit or tree, flat."""
-        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", treeish, stdout_as_string=False)
+        options = ["-r", "-z", "--full-tree", treeish]
+        with self._reading():
+            listing = self._repo.git.ls_tree(*options, stdout_as_string=False)
         for line in listing.split(b"\0"):
             if line:
                 meta, path = line.split(b"\t", 1)
