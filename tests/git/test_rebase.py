@@ -121,7 +121,7 @@ def stopped(rig: Rig) -> Rig:
     with pytest.raises(PatchDoesNotApply) as caught:
         rig.start(rig.onto)
     assert caught.value.exit_code == 4
-    assert caught.value.message.startswith("patch `second.patch` conflicts with ")
+    assert caught.value.message.startswith("patch `second.patch` (2 of 3) conflicts with ")
     assert caught.value.details == ("conflict: b.h",)
     assert "patchctl rebase --continue" in caught.value.hint
     return rig
@@ -339,6 +339,23 @@ def test_second_conflict_comes_in_the_same_folder(rig: Rig) -> None:
     assert "UU c.h" in git(rig.edit, "status", "--porcelain")
 
 
+def test_file_in_the_way_of_a_conflict_is_kept(rig: Rig) -> None:
+    rig.patch("a", change("a", "20:mine"))
+    rig.patch("c", change("c", "20:mine") | {"new.h": b"ours\n"})
+    rig.lock()
+    with pytest.raises(PatchDoesNotApply, match=r"a\.patch"):
+        rig.start(rig.release(change("a", "20:theirs") | change("c", "20:theirs")))
+    (rig.edit / "new.h").write_bytes(b"mine\n")
+    write_files(rig.edit, {"a.h": text("a", "20:both")})
+    git(rig.edit, "add", "a.h")
+    with pytest.raises(PatchDoesNotApply, match=r"c\.patch"):
+        rig.go("resume")
+    assert (rig.edit / "new.h").read_bytes() == b"ours\n"
+    (kept,) = (rig.project.out / "discarded").iterdir()
+    assert (kept / "new.h").read_bytes() == b"mine\n"
+    assert git(kept, "log", "-1", "--format=%s") == "area: a"
+
+
 def test_file_that_upstream_removed_is_a_conflict(rig: Rig) -> None:
     rig.patch("gone", change("g", "20:mine"))
     rig.lock()
@@ -455,7 +472,7 @@ def test_range_diff_is_gits_own(stopped: Rig) -> None:
     resolve(stopped)
     session = stopped.go("resume")
     lines = git(
-        stopped.edit, "range-diff", "--no-color", "--no-patch",
+        stopped.edit, "range-diff", "--no-color", "--no-patch", "--creation-factor=90",
         f"{session.old_base}..{session.old_head}", f"{session.new_base}..HEAD",
     )  # fmt: skip
     assert [line.split()[2] for line in lines.split("\n")] == ["=", "!", "="]
