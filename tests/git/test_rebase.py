@@ -14,7 +14,8 @@ from tests.git.rebaserig import QUIET, Rig, change, make_rig, text
 from patchctl.cli.main import main
 from patchctl.errors import LocalChanges, LockMismatch, PatchDoesNotApply, Unavailable, UsageError
 from patchctl.formats.rebasesession import Fit, Outcome, Session
-from patchctl.stages.rebase import abort, classify, load_session
+from patchctl.stages.edit import open_edit
+from patchctl.stages.rebase import abort, classify, load_session, session_file
 from patchctl.stages.replay import replay
 
 BASE = {f"{name}.h": text(name) for name in "abcdefgh"}
@@ -404,6 +405,33 @@ def test_folder_of_somebody_else_is_left_alone(rig: Rig) -> None:
     with pytest.raises(LocalChanges, match="no edit or rebase of ours"):
         rig.start(rig.release(change("c", "1:theirs")))
     assert (rig.edit / ".git").exists()
+
+
+def test_open_edit_is_let_go_when_all_of_it_is_in_the_patches(rig: Rig) -> None:
+    rig.patch("one", change("a", "20:mine"))
+    rig.lock()
+    onto = rig.release(change("c", "1:theirs"))
+    open_edit(rig.project, QUIET, None)
+    (rig.edit / "a.h").write_bytes(b"unsaved\n")
+    with pytest.raises(LocalChanges, match="uncommitted changes"):
+        rig.start(onto)
+    assert (rig.edit / "a.h").read_bytes() == b"unsaved\n"
+    git(rig.edit, "checkout", "--quiet", "a.h")
+    rig.start(onto)
+    with pytest.raises(LocalChanges, match="a rebase is open"):
+        open_edit(rig.project, QUIET, None)
+    rig.accept()
+    replay(rig.project, QUIET)
+    open_edit(rig.project, QUIET, None)
+
+
+def test_damaged_record_can_be_aborted(stopped: Rig) -> None:
+    session_file(stopped.project).write_text("{")
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        stopped.go("resume")
+    assert caught.value.hint.startswith("patchctl rebase --abort")
+    abort(stopped.project, QUIET)
+    assert stopped.state() == stopped.before
 
 
 def test_archive_becomes_the_baseline_and_is_found_offline(rig: Rig, find_links: Path) -> None:

@@ -96,7 +96,7 @@ def _fit(merge: Merge, graded: PatchGrade, tree: str) -> tuple[Fit, str]:
 
 
 def _conflicts(merge: Merge) -> str:
-    shown = [display(path) for path in merge.conflicts]
+    shown = [display(path) for path in merge.conflicts] or ["folders that were renamed"]
     return shown[0] + (f" and {len(shown) - 1} more" if len(shown) > 1 else "")
 
 

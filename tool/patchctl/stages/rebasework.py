@@ -153,13 +153,13 @@ class RebaseWork:
         tree.remember()
         unmerged = {display(path) for path in tree.unmerged()}
         reused = [path for path in step.conflicts if path not in unmerged]
-        if unmerged:
+        if unmerged or not reused:
             self._record(Outcome.STOPPED)
             for path in reused:
                 self._report.info(f"{step.patch}: the remembered resolution of `{path}` was used")
             return
         self._take(step, Outcome.REUSED)
-        shown = ", ".join(f"`{path}`" for path in step.conflicts)
+        shown = ", ".join(f"`{path}`" for path in reused)
         self._report.info(f"{step.patch}: the remembered resolution of {shown} was used")
 
     def _bring(self) -> None:
