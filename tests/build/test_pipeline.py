@@ -208,3 +208,26 @@ def test_check_of_a_drifted_patch_names_it_and_runs_nothing_after(shell: Shell) 
     assert verdicts["replay"] == "failed"
     assert verdicts["build"] == verdicts["verify"] == verdicts["install"] == "not run"
     shell.refused(3, "0002-add-kernels.patch", "check")
+
+
+def test_check_of_all_baselines_is_a_table_and_fails_with_its_worst_cell(shell: Shell) -> None:
+    shell.ok("replay", "--lock")
+    shell.ok("build")
+    shell.ok("verify", "--update")
+    # the second patch makes a file that this baseline has
+    commit = make_repo(shell.root.parent / "other", {**BASELINE, f"{SM70}/kernels.cu": b"\n"})
+    tree = git(shell.root.parent / "other", "rev-parse", "HEAD^{tree}")
+    (shell.root / "vendor" / "other.lock.toml").write_text(
+        f'[baseline]\nkind = "git"\nurl = "../other"\ncommit = "{commit}"\n'
+        f'tree = "{tree}"\ninclude = ["**"]\n'
+    )
+    done = shell.run("check", "--all-baselines")
+    assert done.returncode == 4
+    rows = [line.split("  ") for line in done.stdout.splitlines() if line.startswith("000")]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells == [
+        ["0001-add-operators.patch", "exact", "exact"],
+        ["0002-add-kernels.patch", "exact, builds, verifies", "conflict"],
+    ]
+    assert "error: baseline other: patch `0002-add-kernels.patch`" in done.stderr
+    assert "installing" in done.stderr  # the baseline that passes went all the way

@@ -14,7 +14,8 @@ from tests.git.rebaserig import QUIET, Rig, change, make_rig, text
 from patchctl.cli.main import main
 from patchctl.errors import LocalChanges, LockMismatch, PatchDoesNotApply, Unavailable, UsageError
 from patchctl.formats.rebasesession import Fit, Outcome, Session
-from patchctl.stages.rebase import abort, classify, load_session
+from patchctl.stages.edit import open_edit
+from patchctl.stages.rebase import abort, classify, load_session, session_file
 from patchctl.stages.replay import replay
 
 BASE = {f"{name}.h": text(name) for name in "abcdefgh"}
@@ -121,7 +122,7 @@ def stopped(rig: Rig) -> Rig:
     with pytest.raises(PatchDoesNotApply) as caught:
         rig.start(rig.onto)
     assert caught.value.exit_code == 4
-    assert caught.value.message.startswith("patch `second.patch` conflicts with ")
+    assert caught.value.message.startswith("patch `second.patch` (2 of 3) conflicts with ")
     assert caught.value.details == ("conflict: b.h",)
     assert "patchctl rebase --continue" in caught.value.hint
     return rig
@@ -339,6 +340,23 @@ def test_second_conflict_comes_in_the_same_folder(rig: Rig) -> None:
     assert "UU c.h" in git(rig.edit, "status", "--porcelain")
 
 
+def test_file_in_the_way_of_a_conflict_is_kept(rig: Rig) -> None:
+    rig.patch("a", change("a", "20:mine"))
+    rig.patch("c", change("c", "20:mine") | {"new.h": b"ours\n"})
+    rig.lock()
+    with pytest.raises(PatchDoesNotApply, match=r"a\.patch"):
+        rig.start(rig.release(change("a", "20:theirs") | change("c", "20:theirs")))
+    (rig.edit / "new.h").write_bytes(b"mine\n")
+    write_files(rig.edit, {"a.h": text("a", "20:both")})
+    git(rig.edit, "add", "a.h")
+    with pytest.raises(PatchDoesNotApply, match=r"c\.patch"):
+        rig.go("resume")
+    assert (rig.edit / "new.h").read_bytes() == b"ours\n"
+    (kept,) = (rig.project.out / "discarded").iterdir()
+    assert (kept / "new.h").read_bytes() == b"mine\n"
+    assert git(kept, "log", "-1", "--format=%s") == "area: a"
+
+
 def test_file_that_upstream_removed_is_a_conflict(rig: Rig) -> None:
     rig.patch("gone", change("g", "20:mine"))
     rig.lock()
@@ -387,6 +405,33 @@ def test_folder_of_somebody_else_is_left_alone(rig: Rig) -> None:
     with pytest.raises(LocalChanges, match="no edit or rebase of ours"):
         rig.start(rig.release(change("c", "1:theirs")))
     assert (rig.edit / ".git").exists()
+
+
+def test_open_edit_is_let_go_when_all_of_it_is_in_the_patches(rig: Rig) -> None:
+    rig.patch("one", change("a", "20:mine"))
+    rig.lock()
+    onto = rig.release(change("c", "1:theirs"))
+    open_edit(rig.project, QUIET, None)
+    (rig.edit / "a.h").write_bytes(b"unsaved\n")
+    with pytest.raises(LocalChanges, match="uncommitted changes"):
+        rig.start(onto)
+    assert (rig.edit / "a.h").read_bytes() == b"unsaved\n"
+    git(rig.edit, "checkout", "--quiet", "a.h")
+    rig.start(onto)
+    with pytest.raises(LocalChanges, match="a rebase is open"):
+        open_edit(rig.project, QUIET, None)
+    rig.accept()
+    replay(rig.project, QUIET)
+    open_edit(rig.project, QUIET, None)
+
+
+def test_damaged_record_can_be_aborted(stopped: Rig) -> None:
+    session_file(stopped.project).write_text("{")
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        stopped.go("resume")
+    assert caught.value.hint.startswith("patchctl rebase --abort")
+    abort(stopped.project, QUIET)
+    assert stopped.state() == stopped.before
 
 
 def test_archive_becomes_the_baseline_and_is_found_offline(rig: Rig, find_links: Path) -> None:
@@ -455,7 +500,7 @@ def test_range_diff_is_gits_own(stopped: Rig) -> None:
     resolve(stopped)
     session = stopped.go("resume")
     lines = git(
-        stopped.edit, "range-diff", "--no-color", "--no-patch",
+        stopped.edit, "range-diff", "--no-color", "--no-patch", "--creation-factor=90",
         f"{session.old_base}..{session.old_head}", f"{session.new_base}..HEAD",
     )  # fmt: skip
     assert [line.split()[2] for line in lines.split("\n")] == ["=", "!", "="]

@@ -105,7 +105,8 @@ def _patch_text(judged: Judged, name: str) -> str:
 
 def _outcome(judged: Judged, name: str) -> str:
     colours = {"exact": "green", "repairable": "yellow", "already-present": "cyan"}
-    word = click.style(str(judged.verdict), fg=colours.get(judged.verdict, "red"))
+    said = "repaired" if name and judged.verdict == "repairable" else str(judged.verdict)
+    word = click.style(said, fg=colours.get(judged.verdict, "red"))
     return f"{word} -> patches/{name}" if name else word
 
 

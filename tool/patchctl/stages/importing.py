@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from patchctl.errors import AlreadyApplied, PatchDoesNotApply
 from patchctl.formats.gitobjects import Identity
+from patchctl.formats.grademodel import Grade
 from patchctl.formats.mail import TOOL_EMAIL
 from patchctl.formats.patchnames import name_patch, subject_of
 from patchctl.stages.arrivals import Arrival, gather
 from patchctl.stages.current import Current, current_series
+from patchctl.stages.edit import release
 from patchctl.stages.judge import Judged, Verdict, judge, refusal
 from patchctl.stages.restack import Fate, Wanted, restack
 from patchctl.stages.seriesedit import replace_series
@@ -88,6 +91,7 @@ def import_patches(
             was not asked for.
         AlreadyApplied: all that the patches do is in the tree.
         MergeConflict: a patch behind `after` does not go on top of them.
+        LocalChanges: an edit of a patch behind `after` is open.
         UsageError: no such file, no order, or no patch `after`.
     """
     arrivals = gather(source, strip)
@@ -103,22 +107,29 @@ def import_patches(
                 if not stack.take(arrival):
                     break
                 task.advance()
-        _require_taken(stack.judged, len(arrivals), with_repair=with_repair)
+        _require_taken(stack.judged, len(arrivals), source, with_repair=with_repair)
         new = [Wanted(name, commit=commit) for name, commit in stack.commits if commit]
         kept = [Wanted(name, was=index) for index, name in enumerate(current.names)]
-        stacked = restack(report, store, current, [*kept[:count], *new, *kept[count:]])
+        result = restack(report, store, current, [*kept[:count], *new, *kept[count:]])
         if not dry_run:
-            patches = [item.patch for item in stacked]
-            replace_series(project, report, patches, store=store, baseline=current.base)
+            release(project, current.names[count:])
+            replace_series(
+                project,
+                report,
+                result.patches,
+                store=store,
+                baseline=current.base,
+                applied=result.applied,
+            )
     return ImportResult(
         tuple(stack.judged),
         tuple(name for name, _ in stack.commits),
-        tuple(item.patch.name for item in stacked if item.fate is Fate.MERGED),
+        tuple(name for name, fate in result.fates if fate is Fate.MERGED),
         dry_run,
     )
 
 
-def _require_taken(judged: list[Judged], count: int, *, with_repair: bool) -> None:
+def _require_taken(judged: list[Judged], count: int, source: Path, *, with_repair: bool) -> None:
     first = judged[0]
     if all(j.verdict is Verdict.PRESENT for j in judged):
         raise AlreadyApplied(
@@ -130,19 +141,25 @@ def _require_taken(judged: list[Judged], count: int, *, with_repair: bool) -> No
     inexact = [j for j in judged if j.verdict is not Verdict.EXACT]
     whole = "the patch" if count == 1 else f"{len(refused) or len(inexact)} of {count} patches"
     if refused:
-        error = refused[0].error
-        hint = (error.hint if error else "") or (
-            "mend the patch by hand, or ask its author for one on this baseline"
-        )
         what = refusal(refused[0])
-        raise ImportRefused(f"{whole} cannot be imported: {what}", judged, hint)
+        raise ImportRefused(f"{whole} cannot be imported: {what}", judged, _remedy(refused[0]))
     if inexact and not with_repair:
         verb = "does" if count == 1 else "do"
         raise ImportRefused(
             f"{whole} {verb} not fit exactly; nothing was imported",
             judged,
-            "look at the differences; if they are harmless: patchctl import --repair ...",
+            "look at the differences; if they are harmless: "
+            f"patchctl import --repair {shlex.quote(str(source))}",
         )
+
+
+def _remedy(judged: Judged) -> str:
+    if judged.error is not None and judged.error.hint:
+        return judged.error.hint
+    hunks = [h for f in judged.grade.files for h in f.hunks] if judged.grade else []
+    if any(hunk.grade is Grade.AMBIGUOUS for hunk in hunks):
+        return "to say which place is meant, write its line into the hunk's header: @@ -LINE,..."
+    return "mend the patch by hand, or ask its author for one on this baseline"
 
 
 class _Stack:

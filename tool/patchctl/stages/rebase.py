@@ -293,5 +293,6 @@ def range_diff(project: Project, session: Session, *, patches: bool) -> str:
         f"{session.old_base}..{session.old_head}",
         f"{session.new_base}..{session.head}",
     )
-    style = ("--no-color",) if patches else ("--no-color", "--no-patch")
+    # a patch that changed much is still the same patch, not one gone and another new
+    style = ("--no-color", "--creation-factor=90", *(() if patches else ("--no-patch",)))
     return GitRepo(project.store).git("range-diff", *style, *ranges).out.rstrip("\n")

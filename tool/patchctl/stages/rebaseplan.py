@@ -28,6 +28,7 @@ _BY_GRADE = {
     Grade.WHITESPACE: Fit.WHITESPACE,
     Grade.FUZZ: Fit.FUZZ,
 }
+_ASSUMED = "if the conflict before it goes the patch's way"
 
 
 def plan(
@@ -38,7 +39,7 @@ def plan(
     Objects go into the store, which changes nothing for anybody.
     """
     steps: list[Step] = []
-    base, conflicted = old.baseline.tree, ""
+    base, conflicted = old.baseline.tree, False
     with report.task("classifying", len(patches), unit="patches") as task:
         for patch, locked in zip(patches, old.patches, strict=True):
             task.note(patch.name)
@@ -46,7 +47,7 @@ def plan(
             graded = grade_patch(patch, _Files(store, tree))
             fit, note = _fit(merge, graded, tree)
             if conflicted and not fit.needs_people:
-                note = "; ".join(filter(None, (note, f"if {conflicted} is resolved its way")))
+                note = "; ".join(filter(None, (note, _ASSUMED)))
             step = Step(
                 patch=patch.name,
                 subject=patch.header.subject,
@@ -56,7 +57,7 @@ def plan(
                 conflicts=tuple(display(path) for path in merge.conflicts),
             )
             steps.append(step)
-            conflicted = patch.name if fit.needs_people else conflicted
+            conflicted = conflicted or fit.needs_people
             tree = merge.tree if merge.clean else favour_theirs(store, merge)
             base = locked.tree
             task.advance()
@@ -95,7 +96,7 @@ def _fit(merge: Merge, graded: PatchGrade, tree: str) -> tuple[Fit, str]:
 
 
 def _conflicts(merge: Merge) -> str:
-    shown = [display(path) for path in merge.conflicts]
+    shown = [display(path) for path in merge.conflicts] or ["folders that were renamed"]
     return shown[0] + (f" and {len(shown) - 1} more" if len(shown) > 1 else "")
 
 

@@ -141,22 +141,25 @@ class RebaseWork:
         tree.settle(self._report)
         if not (tree.exists and tree.is_picking(step.old) and tree.head == head):
             self._bring()
-            if not tree.set_up(step.old):
-                # files of somebody are in the way
+            if tree.set_up(step.old):
+                # somebody's files are in the way, or those of a pick that was killed
                 self._put_aside()
                 self._bring()
-                if not tree.set_up(step.old):
-                    raise PatchctlError(f"git cannot set up the conflict of `{step.patch}`")
+                refused = tree.set_up(step.old)
+                if refused:
+                    raise PatchctlError(
+                        f"git cannot set up the conflict of `{step.patch}`", details=refused
+                    )
         tree.remember()
         unmerged = {display(path) for path in tree.unmerged()}
         reused = [path for path in step.conflicts if path not in unmerged]
-        if unmerged:
+        if unmerged or not reused:
             self._record(Outcome.STOPPED)
             for path in reused:
                 self._report.info(f"{step.patch}: the remembered resolution of `{path}` was used")
             return
         self._take(step, Outcome.REUSED)
-        shown = ", ".join(f"`{path}`" for path in step.conflicts)
+        shown = ", ".join(f"`{path}`" for path in reused)
         self._report.info(f"{step.patch}: the remembered resolution of {shown} was used")
 
     def _bring(self) -> None:
@@ -184,8 +187,9 @@ class RebaseWork:
     def _stop(self, step: Step) -> NoReturn:
         files = [display(path) for path in self._tree.unmerged()]
         done = "; all conflicts are resolved, but not taken yet" if not files else ""
+        count = f"{self.session.position + 1} of {len(self.session.steps)}"
         raise PatchDoesNotApply(
-            f"patch `{step.patch}` conflicts with {self.session.source}{done}",
+            f"patch `{step.patch}` ({count}) conflicts with {self.session.source}{done}",
             details=tuple(f"conflict: {path}" for path in files),
             hint=f"resolve it in {self._where} (git status, git add), then {CONTINUE}; "
             f"or {SKIP}, or {ABORT}",

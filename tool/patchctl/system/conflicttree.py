@@ -16,7 +16,7 @@ from pathlib import Path
 from patchctl.formats.gitobjects import Identity
 from patchctl.system.editrepo import EditRepo
 from patchctl.system.files import TEMP_PREFIX
-from patchctl.system.process import ProcessFailed, wait_for_others
+from patchctl.system.process import wait_for_others
 from patchctl.system.report import Reporter
 
 _RERERE = {
@@ -54,8 +54,8 @@ class ConflictTree(EditRepo):
         super().checkout(baseline, head)
         self._git("reset", "--quiet", "--hard", head)
 
-    def set_up(self, commit: str) -> bool:
-        """Apply `commit` as git does; whether it left what people expect to see of that."""
+    def set_up(self, commit: str) -> tuple[str, ...]:
+        """Apply `commit` as git does, conflicts and all; what git said if it would not begin."""
         before = self.head
         self._memory.mkdir(parents=True, exist_ok=True)
         place = self._repo.git_dir / "rr-cache"
@@ -67,9 +67,8 @@ class ConflictTree(EditRepo):
         style = ("-c", "merge.conflictStyle=diff3", "-c", "advice.mergeConflict=false")
         picked = ("cherry-pick", "--allow-empty", commit)
         done = self._repo.git(*style, *picked, check=False, env=self._identity)
-        if done.code not in (0, 1):
-            raise ProcessFailed(done)
-        return self.is_picking(commit) or self.head != before
+        begun = self.is_picking(commit) or self.head != before
+        return () if begun else (done.how_it_ended(), *done.tail())
 
     def is_picking(self, commit: str) -> bool:
         """Whether `commit` is being applied: conflicts and files are all in place."""

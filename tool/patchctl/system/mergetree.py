@@ -24,18 +24,15 @@ _ANYBODY = Identity("patchctl", "patchctl@localhost", 0)
 class Merge:
     """The result: `tree` has conflict markers in the files of `conflicts`.
 
-    `conflicts` maps a path to its versions (1 the base's, 2 ours, 3 theirs, as in git's index);
+    `clean` is whether git could merge all of it; `conflicts` maps a path to its versions (1 the
+    base's, 2 ours, 3 theirs, as in git's index) and is empty where the trouble is with folders;
     `messages` is what git says about them, as (kind, text).
     """
 
     tree: str
+    clean: bool
     conflicts: dict[bytes, dict[int, Entry]]
     messages: tuple[tuple[str, str], ...]
-
-    @property
-    def clean(self) -> bool:
-        """Whether git could merge all of it."""
-        return not self.conflicts
 
 
 def merge_trees(store: Store, base: str, ours: str, theirs: str) -> Merge:
@@ -59,10 +56,10 @@ def merge_trees(store: Store, base: str, ours: str, theirs: str) -> Merge:
                 "this git cannot merge without a work tree", hint="rebase needs git 2.38 or newer"
             )
         raise ProcessFailed(done)
-    return _parse(done.stdout)
+    return _parse(done.stdout, clean=done.code == 0)
 
 
-def _parse(output: bytes) -> Merge:
+def _parse(output: bytes, *, clean: bool) -> Merge:
     fields = iter(output.split(b"\0"))
     tree = next(fields).decode()
     conflicts: dict[bytes, dict[int, Entry]] = {}
@@ -72,7 +69,7 @@ def _parse(output: bytes) -> Merge:
         meta, path = item.split(b"\t", 1)
         mode, hex_id, stage = meta.decode().split()
         conflicts.setdefault(path, {})[int(stage)] = Entry(Mode(mode), hex_id)
-    return Merge(tree, conflicts, tuple(_messages(fields)))
+    return Merge(tree, clean, conflicts, tuple(_messages(fields)))
 
 
 def _messages(fields: Iterator[bytes]) -> Iterator[tuple[str, str]]:
