@@ -121,8 +121,8 @@ class Series:
         """The pristine files, checked out."""
         folder = self.scratch / name
         shutil.rmtree(folder, ignore_errors=True)
-        run(self.scratch, "git", "clone", "--quiet", "--no-checkout", str(self.fetched / "store.git"),
-            str(folder))  # fmt: skip
+        store = str(self.fetched / "store.git")
+        run(self.scratch, "git", "clone", "--quiet", "--no-checkout", store, str(folder))
         run(folder, "git", "fetch", "--quiet", "origin", "refs/patchctl/baseline")
         run(folder, "git", "checkout", "--quiet", "--detach", "FETCH_HEAD")
         return folder

@@ -121,9 +121,7 @@ def test_open_edit_survives_the_loss_of_build_out(series: Series) -> None:
 def test_new_patch_gets_number_and_form_of_house_style(series: Series) -> None:
     opened = open_new(series.project, QUIET, "sm70: add m8n8k4 mainloop")
     assert opened.session.patch == "0004-sm70-add-m8n8k4-mainloop.patch"
-    assert opened.session.message == (
-        "sm70: add m8n8k4 mainloop\n\nUpstream-Status: Pending\n"
-    )
+    assert opened.session.message == ("sm70: add m8n8k4 mainloop\n\nUpstream-Status: Pending\n")
     assert git(opened.folder, "rev-list", "--count", "baseline..HEAD") == "3"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.git.conftest import MakeProject, git, make_sdist, write_files
+from tests.git.conftest import MakeProject, git, make_repo, make_sdist, write_files
 from tests.git.rebaserig import QUIET, Rig, change, make_rig, text
 
 from patchctl.cli.main import main
@@ -448,6 +448,31 @@ def test_archive_becomes_the_baseline_and_is_found_offline(rig: Rig, find_links:
     (rig.project.records / "fetch.json").unlink()
     replay(rig.project, QUIET, offline=True)
     assert (rig.project.source / "a.h").read_bytes() == text("a", "1:theirs", "20:mine")
+
+
+def test_commit_with_a_submodule_becomes_the_baseline_of_an_sdist(
+    rig: Rig, find_links: Path
+) -> None:
+    make_sdist(find_links / "pkg-1.0.tar.gz", BASE)
+    inner = rig.upstream.parent / "inner"
+    make_repo(inner, {"part.h": b"part\n"})
+    rig.patch("one", change("a", "20:mine"))
+    rig.lock()
+    rig.start("pkg==1.0")
+    rig.accept()
+    git(rig.upstream, "checkout", "--quiet", "next")
+    git(
+        rig.upstream, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add",
+        str(inner), "parts",
+    )  # fmt: skip
+    onto = rig.release({})
+    rig.start(onto)
+    rig.accept()
+    lock = rig.project.baseline_lock.read_text()
+    assert 'kind = "git"' in lock
+    assert "[[baseline.submodules]]" in lock
+    replay(rig.project, QUIET, offline=True)
+    assert (rig.project.source / "parts" / "part.h").read_bytes() == b"part\n"
 
 
 def test_release_is_taken_from_an_index(rig: Rig, find_links: Path) -> None:

@@ -65,11 +65,12 @@ def renew(old: Patch, old_data: bytes, new: Patch, new_data: bytes, is_same: IsS
     }
     by_path = {_key(c): s for c, s in zip(old.changes, was.sections, strict=True)}
     plain = not any(section.is_git for section in was.sections)
+    notes = [note for section in was.sections for _, note, _ in _hunks(section.body)]
     sections = []
     for change, section in zip(new.changes, now.sections, strict=True):
         key = _key(change)
         same = kept.get(key)
-        sections.append(same or _styled(section, by_path.get(key), plain=plain))
+        sections.append(same or _styled(section, by_path.get(key), plain=plain, notes=notes))
     order = {_key(change): number for number, change in enumerate(old.changes)}
     ranks = [order.get(_key(change), -1) for change in new.changes]
     sections = _in_old_order(sections, ranks)
@@ -127,12 +128,16 @@ def _section(lines: list[bytes]) -> _Section:
     return _Section(lines[:at], lines[at:])
 
 
-def _styled(section: _Section, old: _Section | None, *, plain: bool) -> _Section:
+def _styled(
+    section: _Section, old: _Section | None, *, plain: bool, notes: list[bytes]
+) -> _Section:
     """A new diff in the style of the old one of the same file, or of the old file as a whole."""
     body = _with_old_notes(section.body, old.body) if old else section.body
     if not plain or not body or not _is_plain(section.head):
         return _Section(section.head, body)
     head = old.head if old else [line for line in section.head if line[:4] in (b"--- ", b"+++ ")]
+    if not any(note.strip() for note in notes):
+        body = [part for place, _, lines in _hunks(body) for part in (place + b"\n", *lines)]
     return _Section(head, body)
 
 
@@ -161,7 +166,8 @@ def _hunks(body: list[bytes]) -> list[tuple[bytes, bytes, list[bytes]]]:
     for line in body:
         match = HUNK.match(line)
         if match is not None:
-            found.append((match[0], line[match.end() :], []))
+            at = match.start(5)
+            found.append((line[:at], line[at:], []))
         elif found:
             found[-1][2].append(line)
     return found

@@ -7,7 +7,6 @@ baseline and patch files the commit ids are equal, on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from patchctl.formats.apply import ReadBlob, apply_patch
@@ -34,44 +33,74 @@ class History:
     objects: tuple[tuple[str, bytes], ...]
 
 
-def make_history(
-    baseline: LockedBaseline,
-    tree: Tree,
-    patches: Iterable[tuple[Patch, str]],
-    read: ReadBlob,
-    *,
-    done: tuple[LockedPatch, ...] = (),
-) -> History:
-    """Apply `patches`, each with the sha256 of its file, to `tree` one after the other.
+class HistoryBuilder:
+    """Patches applied one after the other, each becoming a commit.
 
-    `read` gives the content of a blob of `tree` by its id. `done` are the patches before them,
-    whose result `tree` is.
-
-    Raises:
-        PatchDoesNotApply: the first patch that does not fit.
+    `tree` is what the patches `done` make of the baseline (with none, the baseline's tree);
+    `read` gives the content of a blob of it by its id.
     """
-    working = EditTree(tree)
-    for _ in working.new_objects():
-        pass  # the objects of what is there already
-    blobs: dict[str, bytes] = {}
-    objects: list[tuple[str, bytes]] = []
-    head = done[-1].commit if done else baseline.commit
-    locked = list(done)
 
-    def read_any(hex_id: str) -> bytes:
-        return blobs[hex_id] if hex_id in blobs else read(hex_id)
+    def __init__(
+        self,
+        baseline: LockedBaseline,
+        tree: Tree,
+        read: ReadBlob,
+        *,
+        done: tuple[LockedPatch, ...] = (),
+    ) -> None:
+        self._baseline, self._read_old = baseline, read
+        self._locked = list(done)
+        self._objects: list[tuple[str, bytes]] = []
+        self._blobs: dict[str, bytes] = {}
+        self.reset(tree)
 
-    for patch, sha256 in patches:
-        for content in apply_patch(patch, working, read_any).values():
+    def reset(self, tree: Tree) -> None:
+        """Go on with `tree`, which is what the patches so far make: after a patch that failed."""
+        self._working = EditTree(tree)
+        for _ in self._working.new_objects():
+            pass  # the objects of what is there already
+
+    @property
+    def tree(self) -> str:
+        """The id of the tree that the patches so far make."""
+        return self._locked[-1].tree if self._locked else self._baseline.tree
+
+    @property
+    def head(self) -> str:
+        """The id of the last commit."""
+        return self._locked[-1].commit if self._locked else self._baseline.commit
+
+    @property
+    def objects(self) -> tuple[tuple[str, bytes], ...]:
+        """The new git objects so far."""
+        return tuple(self._objects)
+
+    def push(self, patch: Patch, sha256: str) -> LockedPatch:
+        """Apply the next patch, whose file has the digest `sha256`, strictly.
+
+        Raises:
+            PatchDoesNotApply: it does not fit; then only `reset` helps.
+        """
+        working, head = self._working, self.head
+        for content in apply_patch(patch, working, self._read).values():
             if content is not None:
-                blobs[content.entry.id] = content.data
-                objects.append(("blob", content.data))
-        objects += [("tree", data) for _, data in working.new_objects()]
+                self._blobs[content.entry.id] = content.data
+                self._objects.append(("blob", content.data))
+        self._objects += [("tree", data) for _, data in working.new_objects()]
         author = patch.header.author
         committer = replace(COMMITTER, when=author.when, zone=author.zone)
         commit = commit_object(working.id, (head,), author, committer, patch.header.message)
-        objects.append(("commit", commit))
-        head = object_id("commit", commit)
-        locked.append(LockedPatch(name=patch.name, sha256=sha256, tree=working.id, commit=head))
-    lock = SeriesLock(head=head, baseline=baseline, patches=tuple(locked))
-    return History(lock, working.id, working.flat(), tuple(objects))
+        self._objects.append(("commit", commit))
+        hex_id = object_id("commit", commit)
+        self._locked.append(
+            LockedPatch(name=patch.name, sha256=sha256, tree=working.id, commit=hex_id)
+        )
+        return self._locked[-1]
+
+    def _read(self, hex_id: str) -> bytes:
+        return self._blobs[hex_id] if hex_id in self._blobs else self._read_old(hex_id)
+
+    def result(self) -> History:
+        """All of it."""
+        lock = SeriesLock(head=self.head, baseline=self._baseline, patches=tuple(self._locked))
+        return History(lock, self.tree, self._working.flat(), self.objects)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 import tomli_w
-from msgspec import to_builtins
 
 from patchctl.errors import UsageError
-from patchctl.formats.baseline import BaselineLock, GitCommit, Sdist, read_lock, relock
+from patchctl.formats.baseline import GitCommit, Sdist, read_lock, relock
 
 FORMS = "NAME==VERSION, PATH-OR-URL@COMMIT or a file NAME-VERSION.tar.gz"
 _ARCHIVE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+?)\.(?:tar\.gz|tgz|tar\.bz2|tar\.xz|tar)$")
@@ -99,12 +98,13 @@ def lock_for(onto: Onto, current: str, *, where: str) -> str:
     old = read_lock(current, where=where)
     if isinstance(onto, Release):
         values = {"name": onto.name, "version": onto.version, "sha256": "", "tree": ""}
-        new: Sdist | GitCommit = Sdist(include=old.include, name=onto.name, version=onto.version)
+        kind: type[Sdist | GitCommit] = Sdist
     else:
         values = {"url": onto.url, "commit": onto.commit, "tree": ""}
-        new = GitCommit(include=old.include, url=onto.url, commit=onto.commit)
-    if type(new) is type(old):
+        kind = GitCommit
+    if isinstance(old, kind):
         return relock(current, values, where=where)
     head = current[: current.index("[baseline]")]
     comments = "".join(line for line in head.splitlines(keepends=True) if line.startswith("#"))
-    return comments + tomli_w.dumps(to_builtins(BaselineLock(baseline=new)))
+    baseline = {"kind": kind.__struct_config__.tag, **values, "include": list(old.include)}
+    return comments + tomli_w.dumps({"baseline": baseline})

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,11 @@ from patchctl.system.prefixes import (
     save_prefixes,
 )
 from patchctl.system.project import Project
-from patchctl.system.report import Reporter, Task
+from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import PatchSource
 
 if TYPE_CHECKING:
     from patchctl.formats.history import History
-    from patchctl.formats.patchmodel import Patch
     from patchctl.system.gitstore import Store
 
 
@@ -37,6 +36,17 @@ class Applied:
     history: History
     prefixes: tuple[Prefix, ...]
     reused: int
+
+    @classmethod
+    def of(
+        cls, history: History, patches: Sequence[PatchSource], subjects: Sequence[str], reused: int
+    ) -> Applied:
+        """What `history` says about `patches`, whose subjects are given."""
+        made = zip(
+            keys(history.lock.baseline, patches), history.lock.patches, subjects, strict=True
+        )
+        prefixes = tuple(Prefix(key, p.tree, p.commit, subject) for key, p, subject in made)
+        return cls(history, prefixes, reused)
 
     @property
     def lock(self) -> SeriesLock:
@@ -63,37 +73,22 @@ def apply_series(
             fit exactly.
     """
     from patchctl.formats.asserts import read_promises
-    from patchctl.formats.history import make_history
+    from patchctl.formats.history import HistoryBuilder
     from patchctl.formats.patch import parse_patch
 
-    for source in patches:
-        read_promises(source.name, source.data)
     done = known_part(load_prefixes(project), base, patches)
     if done and not store.has(done[-1].commit):
         done = ()
     rest = patches[len(done) :]
-    parsed = [(parse_patch(s.name, s.data, s.entry.strip), s.sha256) for s in rest]
+    for source in rest:
+        read_promises(source.name, source.data)
+    parsed = [parse_patch(s.name, s.data, s.entry.strip) for s in rest]
     tree = store.read_tree(done[-1].tree if done else base.tree)
+    builder = HistoryBuilder(base, tree, store.read_blob, done=as_locked(done, patches))
     with report.task("replaying", len(parsed), unit="patches") as task:
-        history = make_history(
-            base,
-            tree,
-            _watched(parsed, task),
-            store.read_blob,
-            done=as_locked(done, patches),
-        )
-    made = zip(
-        keys(base, patches)[len(done) :], history.lock.patches[len(done) :], parsed, strict=True
-    )
-    new = tuple(
-        Prefix(key, locked.tree, locked.commit, patch.header.subject)
-        for key, locked, (patch, _) in made
-    )
-    return Applied(history, (*done, *new), len(done))
-
-
-def _watched(patches: list[tuple[Patch, str]], task: Task) -> Iterator[tuple[Patch, str]]:
-    for patch in patches:
-        task.note(patch[0].name)
-        yield patch
-        task.advance()
+        for source, patch in zip(rest, parsed, strict=True):
+            task.note(patch.name)
+            builder.push(patch, source.sha256)
+            task.advance()
+    subjects = [prefix.subject for prefix in done] + [p.header.subject for p in parsed]
+    return Applied.of(builder.result(), patches, subjects, len(done))

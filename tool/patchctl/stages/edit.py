@@ -31,7 +31,8 @@ class EditSession(msgspec.Struct, frozen=True, kw_only=True):
 
     `covered` are the patches that the branch stands for, `key` identifies their content as it
     was, `base` and `head` are the branch's first and last commit, `patch` is the one that takes
-    uncommitted changes. `new` names a patch that is yet to be made, with its `message`.
+    uncommitted changes. `new` names a patch that is yet to be made, with its `message`. A
+    `closed` session only says where the tree stands that is left.
     """
 
     baseline: str
@@ -42,6 +43,7 @@ class EditSession(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     new: str = ""
     message: str = ""
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ def edit_repo(project: Project) -> EditRepo:
 
 def load_session(project: Project) -> EditSession | None:
     """The open edit, or None."""
+    session = _last_session(project)
+    return None if session is None or session.closed else session
+
+
+def _last_session(project: Project) -> EditSession | None:
     try:
         return msgspec.json.decode(session_path(project).read_bytes(), type=EditSession)
     except (OSError, msgspec.DecodeError):
@@ -218,7 +225,7 @@ def _clear(project: Project, report: Reporter, repo: EditRepo, *, discard: bool)
         )
     if not repo.exists:
         return None
-    session = load_session(project)
+    session = _last_session(project)
     left = "a tree that no edit or rebase of ours belongs to" if session is None else ""
     if session is not None:
         left = pending(session, repo)
@@ -252,7 +259,8 @@ def release(project: Project, patches: list[str]) -> None:
             f"`{session.patch}` is open for editing and has {left} that are in no patch",
             hint="patchctl refresh first, or patchctl edit --discard",
         )
-    session_path(project).unlink()
+    closed = msgspec.structs.replace(session, closed=True)
+    write_file(session_path(project), encode_session(closed))
 
 
 def edit_commits(session: EditSession, repo: EditRepo) -> tuple[EditCommit, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from patchctl.errors import PatchDoesNotApply, UsageError
 from patchctl.formats.gitobjects import display
 from patchctl.formats.mail import read_patch_file
-from patchctl.formats.patchmodel import Change, Header, Patch
+from patchctl.formats.patchmodel import Action, Change, Header, Patch
 from patchctl.system.gitrun import EMPTY_TREE, GitRepo
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _FORMAT = (
     "format-patch", "-1", "--stdout", "--zero-commit", "--no-signature", "--full-index", "-N",
     "--keep-subject", "--encode-email-headers", "--stat=72", "--summary", "--binary", "--no-attach",
     "--no-thread", "--no-notes", "--no-cover-letter", "--no-base", "--no-color", "--no-ext-diff",
-    "--no-textconv", "--diff-algorithm=myers", "--indent-heuristic", "--find-renames=50%",
+    "--no-textconv", "--diff-algorithm=myers", "--indent-heuristic",
     "--inter-hunk-context=0", "-O/dev/null", "--submodule=short", "--ignore-submodules=none",
 )  # fmt: skip
 _DEFAULT_CONTEXT = 3
@@ -48,7 +48,7 @@ def export_patch(
         was = None if old is None else parse_patch(name, old, strip)
     except PatchDoesNotApply:
         was = None  # it cannot be read, so there is nothing in it to keep
-    data = _format(store, commit, strip, _context(was))
+    data = _format(store, commit, strip, _options(was))
     _require_message(store, commit, read_patch_file(name, data).header)
     new = parse_patch(name, data, strip)
     if was is None or old is None:
@@ -88,15 +88,22 @@ def _does(patch: Patch, tree: EditTree, wanted: EditTree, store: Store) -> bool:
     )
 
 
-def _format(store: Store, commit: str, strip: int, context: int) -> bytes:
+def _format(store: Store, commit: str, strip: int, options: tuple[str, ...]) -> bytes:
     prefixes = ("--no-prefix",) if strip == 0 else ("--src-prefix=a/", "--dst-prefix=b/")
     done = GitRepo(store.path).git(
         "-c", "i18n.logOutputEncoding=UTF-8", "-c", "diff.suppressBlankEmpty=false",
         "-c", "format.forceInBodyFrom=false",
-        *_FORMAT, f"-U{context}", *prefixes, commit,
+        *_FORMAT, *options, *prefixes, commit,
         env={"GIT_ATTR_SOURCE": EMPTY_TREE},
     )  # fmt: skip
     return done.stdout
+
+
+def _options(old: Patch | None) -> tuple[str, ...]:
+    """How the old file was made, where that shows: context, and files removed and added apart."""
+    actions = {change.action for change in old.changes} if old else set()
+    apart = Action.DELETE in actions and not actions & {Action.RENAME, Action.COPY}
+    return (f"-U{_context(old)}", "--no-renames" if apart else "--find-renames=50%")
 
 
 def _context(old: Patch | None) -> int:

@@ -25,7 +25,7 @@ from patchctl.stages.edit import (
     require_session,
     session_path,
 )
-from patchctl.stages.restack import Fate, Stacked, Wanted, restack
+from patchctl.stages.restack import Fate, Restacked, Wanted, restack
 from patchctl.stages.seriesedit import plan_series
 from patchctl.system.editrepo import EditCommit, EditRepo
 from patchctl.system.files import write_file
@@ -97,7 +97,7 @@ def refresh(
             )
         wanted = [*_named(session, current, branch), *_later(session, current)]
         try:
-            stacked = restack(report, store, current, wanted)
+            result = restack(report, store, current, wanted)
         except MergeConflict as error:
             if resolve and "place" in error.data:
                 _bring(project, report, store, current, session, repo, wanted, error)
@@ -106,7 +106,7 @@ def refresh(
                 "patchctl refresh --resolve"
             )
             raise
-        return _finish(project, report, store, current, session, repo, stacked)
+        return _finish(project, report, store, current, session, repo, result)
 
 
 def _require_unchanged(session: EditSession, current: Current) -> None:
@@ -239,9 +239,9 @@ def _bring(
     assert item.was is not None
     clean = restack(report, store, current, wanted[:place])
     plan = plan_series(
-        project, report, [one.patch for one in clean], store=store, baseline=current.base
+        project, report, clean.patches, store=store, baseline=current.base, applied=clean.applied
     )
-    store.set_ref(EDIT_REF, plan.prefixes[-1].commit if clean else current.base.commit)
+    store.set_ref(EDIT_REF, plan.prefixes[-1].commit if place else current.base.commit)
     covered = item.was + 1
     now = msgspec.structs.replace(
         session,
@@ -250,7 +250,7 @@ def _bring(
         key=current.key(covered),
     )
     write_file(session_path(project), encode_session(now))
-    repo.checkout(session.base, plan.prefixes[-1].commit if clean else current.base.commit)
+    repo.checkout(session.base, plan.prefixes[-1].commit if place else current.base.commit)
     repo.pick(current.commit(covered))
     where = project.relative(repo.folder)
     conflict.message = conflict.message.replace(
@@ -270,12 +270,14 @@ def _finish(
     current: Current,
     session: EditSession,
     repo: EditRepo,
-    stacked: Sequence[Stacked],
+    result: Restacked,
 ) -> Refreshed:
     """Write the series and the session in one step, then let the branch follow."""
-    patches = [item.patch for item in stacked]
-    plan = plan_series(project, report, patches, store=store, baseline=current.base)
-    count = len(stacked) - len(current.names) + len(session.covered)
+    patches = result.patches
+    plan = plan_series(
+        project, report, patches, store=store, baseline=current.base, applied=result.applied
+    )
+    count = len(patches) - len(current.names) + len(session.covered)
     names = tuple(patch.name for patch in patches[:count])
     last = names[-1] if names else ""
     now = msgspec.structs.replace(
@@ -292,7 +294,7 @@ def _finish(
     repo.settle_at(now.head)
     was = {patch.was for patch in patches}
     return Refreshed(
-        tuple((item.patch.name, item.fate) for item in stacked),
+        result.fates,
         tuple(name for name in session.covered if name not in was),
         tuple(display(path) for path in repo.leftovers()),
     )

@@ -88,7 +88,7 @@ def _reorder(
         release(project, current.names[same:])
         wanted = [Wanted(current.names[n], n) for n in order]
         try:
-            stacked = restack(report, store, current, wanted)
+            result = restack(report, store, current, wanted)
         except MergeConflict as error:
             error.hint = error.hint or (
                 f"`{error.data['patch']}` depends on the order: change it first (patchctl edit "
@@ -96,6 +96,11 @@ def _reorder(
             )
             raise
         replace_series(
-            project, report, [s.patch for s in stacked], store=store, baseline=current.base
+            project,
+            report,
+            result.patches,
+            store=store,
+            baseline=current.base,
+            applied=result.applied,
         )
-    return Reordered(current.names[at], tuple((s.patch.name, s.fate) for s in stacked))
+    return Reordered(current.names[at], result.fates)

@@ -8,20 +8,24 @@ leaves everything as it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from patchctl.errors import MergeConflict, PatchDoesNotApply
+from patchctl.errors import MergeConflict, PatchctlError, PatchDoesNotApply
+from patchctl.formats.asserts import read_promises
 from patchctl.formats.gitobjects import display
+from patchctl.formats.history import COMMITTER, HistoryBuilder
+from patchctl.formats.patch import parse_patch
+from patchctl.stages.applied import Applied
 from patchctl.stages.current import Current
 from patchctl.stages.export import export_patch
 from patchctl.stages.seriesedit import NewPatch
+from patchctl.system.files import sha256_bytes
+from patchctl.system.prefixes import as_locked
 from patchctl.system.report import Reporter
 
 if TYPE_CHECKING:
-    from patchctl.formats.edittree import EditTree
-    from patchctl.formats.patchmodel import Patch
     from patchctl.system.gitstore import Store
 
 
@@ -53,20 +57,33 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Stacked:
-    """One result: the patch file, what became of it, and what it makes.
-
-    `commit` is empty where the patch was only applied.
-    """
+    """One result: the patch file, and what became of it."""
 
     patch: NewPatch
     fate: Fate
-    commit: str
-    tree: str
+
+
+@dataclass(frozen=True)
+class Restacked:
+    """All results, and the series that they make, strictly replayed."""
+
+    stacked: tuple[Stacked, ...]
+    applied: Applied
+
+    @property
+    def patches(self) -> list[NewPatch]:
+        """The patch files."""
+        return [item.patch for item in self.stacked]
+
+    @property
+    def fates(self) -> tuple[tuple[str, Fate], ...]:
+        """Each patch's name and what became of it."""
+        return tuple((item.patch.name, item.fate) for item in self.stacked)
 
 
 def restack(
     report: Reporter, store: Store, current: Current, wanted: Sequence[Wanted]
-) -> list[Stacked]:
+) -> Restacked:
     """The patch files of the series `wanted`.
 
     Raises:
@@ -74,100 +91,107 @@ def restack(
         PatchDoesNotApply: a commit cannot be written as a patch.
         UsageError: a commit's message cannot be written into a patch file.
     """
-    stack = _Stack(store, current)
-    with report.task("re-applying", len(wanted), unit="patches") as task:
-        for item in wanted:
+    stack = _Stack(store, current, wanted)
+    rest = wanted[len(stack.done) :]
+    with report.task("re-applying", len(rest), unit="patches") as task:
+        for item in rest:
             task.note(item.name)
             stack.push(item)
             task.advance()
-    return stack.done
+    return stack.result()
 
 
 class _Stack:
-    def __init__(self, store: Store, current: Current) -> None:
+    """Begins with the patches that are, at the start, the same as now: their results are known."""
+
+    def __init__(self, store: Store, current: Current, wanted: Sequence[Wanted]) -> None:
         self._store, self._current = store, current
-        self.done: list[Stacked] = []
-        self._tree, self._commit = current.base.tree, current.base.commit
-        self._working: EditTree | None = None  # of `_tree`; made when a patch is applied to it
-        self._blobs: dict[str, bytes] = {}  # that are not in the store yet
-        self._objects: list[tuple[str, bytes]] = []
+        count = 0
+        while count < len(wanted) and self._is_unchanged(wanted[count], count):
+            count += 1
+        self._reused = count
+        self.done = [Stacked(self._patch(item, self._old(item)), Fate.KEPT)
+                     for item in wanted[:count]]  # fmt: skip
+        self._subjects = [prefix.subject for prefix in current.prefixes[:count]]
+        self._flushed = 0
+        self._builder = HistoryBuilder(
+            current.base,
+            store.read_tree(current.tree(count)),
+            store.read_blob,
+            done=as_locked(current.prefixes[:count], current.patches),
+        )
 
-    def push(self, item: Wanted) -> None:
-        at, count = item.was, len(self.done)
-        unchanged = at == count and self._tree == self._current.tree(count)
-        if item.commit is not None:
-            self._take(item, item.commit)
-        elif unchanged and self._commit == self._current.commit(count):
-            # the same on the same: nothing to find out
-            made = self._current.prefixes[count]
-            self._add(item, self._source(item), Fate.KEPT, made.tree, made.commit)
-        else:
-            self._put(item)
+    def _is_unchanged(self, item: Wanted, at: int) -> bool:
+        if item.was != at or item.name != self._current.names[at]:
+            return False
+        return item.commit in (None, self._current.commit(at + 1))
 
-    def _source(self, item: Wanted) -> bytes:
+    def _old(self, item: Wanted) -> bytes:
         assert item.was is not None
         return self._current.patches[item.was].data
 
-    def _add(
-        self,
-        item: Wanted,
-        data: bytes,
-        fate: Fate,
-        tree: str,
-        commit: str,
-        working: EditTree | None = None,
-    ) -> None:
-        at = item.was
-        strip = 1 if at is None else self._current.patches[at].entry.strip
-        was = None if at is None else self._current.patches[at].name
-        patch = NewPatch(item.name, data, strip, was, tree)
-        self.done.append(Stacked(patch, fate, commit, tree))
-        self._tree, self._commit, self._working = tree, commit, working
+    def _patch(self, item: Wanted, data: bytes, tree: str | None = None) -> NewPatch:
+        if item.was is None:
+            return NewPatch(item.name, data, tree=tree)
+        old = self._current.patches[item.was]
+        return NewPatch(item.name, data, old.entry.strip, old.name, tree)
 
-    # -- from a commit
+    def push(self, item: Wanted) -> None:
+        """Put the next patch on top."""
+        if item.commit is not None:
+            self._take(item, item.commit)
+        else:
+            self._put(item)
+
+    def result(self) -> Restacked:
+        """What was made of all of them."""
+        sources = [item.patch.source for item in self.done]
+        history = self._builder.result()
+        applied = Applied.of(history, sources, self._subjects, self._reused)
+        return Restacked(tuple(self.done), applied)
+
+    def _apply(self, patch: NewPatch, fate: Fate) -> None:
+        """Apply a patch file strictly, as every replay will."""
+        read_promises(patch.name, patch.data)
+        parsed = parse_patch(patch.name, patch.data, patch.strip)
+        made = self._builder.push(parsed, sha256_bytes(patch.data))
+        if patch.tree is not None and patch.tree != made.tree:
+            raise PatchctlError(
+                f"`{patch.name}` as written makes tree {made.tree}, expected {patch.tree}",
+                hint="nothing was changed; please report it with the two trees",
+            )
+        self.done.append(Stacked(patch, fate))
+        self._subjects.append(parsed.header.subject)
 
     def _take(self, item: Wanted, commit: str) -> None:
+        """A patch that a commit defines."""
         tree = self._store.tree_of(commit)
-        if tree == self._tree:
+        if tree == self._builder.tree:
             raise _nothing_left(item.name)
-        old = None if item.was is None else self._source(item)
-        strip = 1 if item.was is None else self._current.patches[item.was].entry.strip
-        same = item.was is not None and commit == self._current.commit(item.was + 1)
-        data = old if same else None
-        if data is None:
-            data = export_patch(self._store, commit, old, name=item.name, strip=strip)
+        old = None if item.was is None else self._old(item)
+        strip = self._patch(item, b"").strip
+        data = export_patch(self._store, commit, old, name=item.name, strip=strip)
         fate = Fate.NEW if old is None else Fate.KEPT if data == old else Fate.EDITED
-        self._add(item, data, fate, tree, commit)
-
-    # -- on top of what is there
+        self._apply(self._patch(item, data, tree), fate)
 
     def _put(self, item: Wanted) -> None:
-        from patchctl.formats.apply import apply_patch
-        from patchctl.formats.patch import parse_patch
-
-        assert item.was is not None
-        source = self._current.patches[item.was]
-        patch = parse_patch(source.name, source.data, source.entry.strip)
-        working = self._working or self._tree_of(self._tree)
+        """A patch as it is, on top of something else: strictly, else merged."""
+        patch = self._patch(item, self._old(item))
         try:
-            effects = apply_patch(patch, working, self._read)
+            self._apply(patch, Fate.KEPT)
         except PatchDoesNotApply as error:
-            self._merge(item, patch, error)
-            return
-        for content in effects.values():
-            if content is not None:
-                self._blobs[content.entry.id] = content.data
-                self._objects.append(("blob", content.data))
-        self._objects += [("tree", data) for _, data in working.new_objects()]
-        self._add(item, source.data, Fate.KEPT, working.id, "", working)
+            self._merge(item, error)
 
-    def _merge(self, item: Wanted, patch: Patch, why: PatchDoesNotApply) -> None:
+    def _merge(self, item: Wanted, why: PatchDoesNotApply) -> None:
         from patchctl.system.mergetree import merge_trees
 
         assert item.was is not None
-        self._flush()
+        objects = self._builder.objects
+        self._store.write_objects(objects[self._flushed :])
+        self._flushed = len(objects)
+        ours = self._builder.tree
         before, after = self._current.tree(item.was), self._current.tree(item.was + 1)
-        merge = merge_trees(self._store, before, self._tree, after)
+        merge = merge_trees(self._store, before, ours, after)
         if not merge.clean:
             files = [display(path) for path in merge.conflicts]
             raise MergeConflict(
@@ -177,42 +201,17 @@ class _Stack:
                 details=(*_told(merge.messages), f"strictly: {why.message}", *why.details),
                 data={"patch": item.name, "files": files, "place": len(self.done)},
             )
-        if merge.tree == self._tree:
+        if merge.tree == ours:
             raise _nothing_left(item.name)
-        commit = self._write(merge.tree, patch)
-        source = self._current.patches[item.was]
-        data = export_patch(
-            self._store, commit, source.data, name=item.name, strip=source.entry.strip
+        old = self._current.patches[item.was]
+        header = parse_patch(old.name, old.data, old.entry.strip).header
+        head = self._builder.head
+        commit = self._store.write_commit(
+            merge.tree, (head,), header.author, COMMITTER, header.message
         )
-        self._add(item, data, Fate.MERGED, merge.tree, commit)
-
-    def _write(self, tree: str, patch: Patch) -> str:
-        """A commit of `tree` on the one before, with the patch's own header."""
-        from patchctl.formats.history import COMMITTER
-
-        author = patch.header.author
-        committer = replace(COMMITTER, when=author.when, zone=author.zone)
-        parent = self._commit or self._store.write_commit(
-            self._tree, (), COMMITTER, COMMITTER, b"the patches before\n"
-        )
-        return self._store.write_commit(tree, (parent,), author, committer, patch.header.message)
-
-    def _tree_of(self, tree: str) -> EditTree:
-        from patchctl.formats.edittree import EditTree
-
-        working = EditTree(self._store.read_tree(tree))
-        for _ in working.new_objects():
-            pass  # they are in the store
-        return working
-
-    def _read(self, hex_id: str) -> bytes:
-        return self._blobs[hex_id] if hex_id in self._blobs else self._store.read_blob(hex_id)
-
-    def _flush(self) -> None:
-        """Let the store have what was made so far."""
-        self._store.write_objects(self._objects)
-        self._objects.clear()
-        self._blobs.clear()
+        data = export_patch(self._store, commit, old.data, name=item.name, strip=old.entry.strip)
+        self._builder.reset(self._store.read_tree(ours))
+        self._apply(self._patch(item, data, merge.tree), Fate.MERGED)
 
 
 def _told(messages: Sequence[tuple[str, str]]) -> list[str]:

@@ -39,6 +39,12 @@ class NewPatch:
     was: str | None = None
     tree: str | None = None
 
+    @property
+    def source(self) -> PatchSource:
+        """It as the series would give it."""
+        entry = SeriesEntry(self.name, self.strip, 0)
+        return PatchSource(entry, self.data, sha256_bytes(self.data))
+
 
 @dataclass(frozen=True)
 class SeriesPlan:
@@ -70,8 +76,11 @@ def plan_series(
     *,
     store: Store,
     baseline: LockedBaseline,
+    applied: Applied | None = None,
 ) -> SeriesPlan:
     """Replay `patches` on `baseline`, strictly, and plan to make them the series.
+
+    `applied` is the result, where the caller has just done the same.
 
     Raises:
         PatchDoesNotApply: a patch is malformed or does not fit exactly.
@@ -82,10 +91,9 @@ def plan_series(
     listed = [Listed(patch.name, patch.strip, patch.was) for patch in patches]
     text = rewrite_series(project.series.read_bytes(), listed, where=where)
     parse_series(text, where=where)
-    sources = [
-        PatchSource(SeriesEntry(p.name, p.strip, 0), p.data, sha256_bytes(p.data)) for p in patches
-    ]
-    applied = apply_series(project, report, store, baseline, sources)
+    if applied is None:
+        sources = [patch.source for patch in patches]
+        applied = apply_series(project, report, store, baseline, sources)
     for patch, made in zip(patches, applied.lock.patches, strict=True):
         if patch.tree is not None and patch.tree != made.tree:
             raise PatchctlError(
@@ -108,12 +116,14 @@ def replace_series(
     store: Store,
     baseline: LockedBaseline,
     also: Mapping[Path, bytes | None] | None = None,
+    applied: Applied | None = None,
 ) -> SeriesLock:
     """Make `patches` on `baseline` the series: all files of it change together, or none.
 
     They are replayed strictly first, so that a series that does not replay is never written;
     the lock becomes the result. `also` are further files of the project to write in the same
-    step (a baseline's lock, a session), None to remove one. The caller holds the project's lock.
+    step (a baseline's lock, a session), None to remove one. `applied` is the replay's result,
+    where the caller has it. The caller holds the project's lock.
 
     Returns the lock that was written.
 
@@ -121,5 +131,5 @@ def replace_series(
         PatchDoesNotApply: a patch is malformed or does not fit exactly; nothing was changed.
         UsageError: a name is there twice or leaves the folder; nothing was changed.
     """
-    plan = plan_series(project, report, patches, store=store, baseline=baseline)
+    plan = plan_series(project, report, patches, store=store, baseline=baseline, applied=applied)
     return plan.carry_out(also)

@@ -15,7 +15,7 @@ from patchctl.stages.current import Current, current_series
 from patchctl.stages.edit import release
 from patchctl.stages.refresh import Refreshed
 from patchctl.stages.restack import Wanted, restack
-from patchctl.stages.seriesedit import plan_series
+from patchctl.stages.seriesedit import replace_series
 from patchctl.system.editrepo import LEFTOVERS
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
@@ -106,20 +106,25 @@ def refresh_from_source(
         wanted = [Wanted(name, n) for n, name in enumerate(current.names)]
         wanted[at] = replace(wanted[at], commit=commit)
         try:
-            stacked = restack(report, store, current, wanted)
+            result = restack(report, store, current, wanted)
         except MergeConflict as error:
             error.hint = error.hint or _other_way(current, at, str(error.data["patch"]))
             raise
-        if stacked[-1].tree != edits.after:
+        if result.applied.prefixes[-1].tree != edits.after:
             raise MergeConflict(
                 f"with the edits in `{current.names[at]}` the later patches do not make what is "
                 f"in `{where}`; nothing was changed",
                 hint=f"patchctl edit {current.names[at]}, and make the change there",
             )
-        patches = [item.patch for item in stacked]
-        plan_series(project, report, patches, store=store, baseline=current.base).carry_out()
-    fates = tuple((item.patch.name, item.fate) for item in stacked)
-    return Refreshed(fates, (), edits.leftovers)
+        replace_series(
+            project,
+            report,
+            result.patches,
+            store=store,
+            baseline=current.base,
+            applied=result.applied,
+        )
+    return Refreshed(result.fates, (), edits.leftovers)
 
 
 def _edited_commit(store: Store, current: Current, at: int, edits: SourceEdits) -> str:
