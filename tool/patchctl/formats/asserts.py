@@ -19,6 +19,7 @@ from patchctl.formats.findings import Finding
 from patchctl.formats.mail import decoded_mail, read_patch_file
 from patchctl.formats.patchmodel import lines_of, malformed
 from patchctl.formats.trailers import read_trailers
+from patchctl.formats.wording import did_you_mean
 
 GATE = "asserts"
 KEY = "Asserts"
@@ -102,10 +103,8 @@ def _promise(name: str, line: int, value: str) -> Promise:
     try:
         kind = Kind(word)
     except ValueError:
-        near = difflib.get_close_matches(word, list(Kind), n=1)
-        hint = f"did you mean `{near[0]}`?" if near else ""
         what = f"`{KEY}: {value}` promises nothing that is known; known are {known}"
-        raise malformed(name, line, what, hint) from None
+        raise malformed(name, line, what, did_you_mean(word, list(Kind))) from None
     subject, text = subject.strip(), ""
 
     def refuse(what: str) -> Exception:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 
 from patchctl.errors import UsageError
+from patchctl.formats.wording import did_you_mean
 
 _NUMBER = re.compile(r"(\d+)-")
 _LONGEST = 60
@@ -31,10 +31,9 @@ def find_patch(names: Sequence[str], typed: str, *, where: str) -> str:
         raise UsageError(
             f"`{typed}` is more than one patch: {', '.join(f'`{n}`' for n in matches)}"
         )
-    near = difflib.get_close_matches(bare, names, n=1)
     raise UsageError(
         f"`{where}` names no patch `{typed}`",
-        hint=f"did you mean `{near[0]}`?" if near else "patchctl series lists them",
+        hint=did_you_mean(bare, names) or "patchctl series lists them",
     )
 
 

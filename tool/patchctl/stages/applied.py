@@ -85,7 +85,7 @@ def apply_series(
     parsed = [parse_patch(s.name, s.data, s.entry.strip) for s in rest]
     tree = store.read_tree(done[-1].tree if done else base.tree)
     builder = HistoryBuilder(base, tree, store.read_blob, done=as_locked(done, patches))
-    with report.task("replaying", len(parsed), unit="patches") as task:
+    with report.task("replaying", len(parsed), unit="patch") as task:
         for source, patch in zip(rest, parsed, strict=True):
             task.note(patch.name)
             builder.push(patch, source.sha256)

@@ -101,7 +101,7 @@ def import_patches(
         current = current_series(project, report, store, offline=offline)
         count = len(current.patches) if after is None else current.index(project, after) + 1
         stack = _Stack(store, current, count, author)
-        with report.task("grading", len(arrivals), unit="patches") as task:
+        with report.task("grading", len(arrivals), unit="patch") as task:
             for arrival in arrivals:
                 task.note(arrival.label)
                 if not stack.take(arrival):

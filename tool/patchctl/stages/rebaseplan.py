@@ -40,7 +40,7 @@ def plan(
     """
     steps: list[Step] = []
     base, conflicted = old.baseline.tree, False
-    with report.task("classifying", len(patches), unit="patches") as task:
+    with report.task("classifying", len(patches), unit="patch") as task:
         for patch, locked in zip(patches, old.patches, strict=True):
             task.note(patch.name)
             merge = merge_trees(store, base, tree, locked.tree)

@@ -63,7 +63,7 @@ class RebaseWork:
             LocalChanges: the work tree is not as it can be taken.
         """
         total = len(self.session.steps)
-        with self._report.task("rebasing", total, unit="patches") as task:
+        with self._report.task("rebasing", total, unit="patch") as task:
             task.advance(self.session.position)
             while (step := self.session.current) is not None:
                 task.note(step.patch)

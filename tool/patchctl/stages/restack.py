@@ -93,7 +93,7 @@ def restack(
     """
     stack = _Stack(store, current, wanted)
     rest = wanted[len(stack.done) :]
-    with report.task("re-applying", len(rest), unit="patches") as task:
+    with report.task("re-applying", len(rest), unit="patch") as task:
         for item in rest:
             task.note(item.name)
             stack.push(item)

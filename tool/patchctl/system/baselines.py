@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import replace
 
 from patchctl.errors import UsageError
 from patchctl.formats.baseline import describes_baseline
+from patchctl.formats.wording import did_you_mean
 from patchctl.system.project import DEFAULT_BASELINE, LOCK_SUFFIX, Project
 
 # What can be a part of a file's name and of a git ref.
@@ -40,11 +40,10 @@ def with_baseline(project: Project, name: str) -> Project:
     if path.is_file() and describes_baseline(path.read_bytes(), where=where):
         return chosen
     known = baseline_names(project)
-    near = difflib.get_close_matches(name, known, n=1)
     fault = "has no `[baseline]` table" if path.is_file() else "is not there"
     raise UsageError(
         f"no baseline `{name}`: `{where}` {fault}",
-        hint=f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known) or 'none'}",
+        hint=did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}",
         data={"baseline": name, "known": known},
     )
 
