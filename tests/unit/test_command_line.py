@@ -21,6 +21,7 @@ CLASSES = {
     errors.LockMismatch: 3,
     errors.PatchDoesNotApply: 4,
     errors.AlreadyApplied: 4,
+    errors.MergeConflict: 4,
     errors.LocalChanges: 5,
     errors.ToolMissing: 6,
     errors.BuildFailed: 7,
