@@ -101,26 +101,27 @@ def _parts(data: bytes, file: PatchFile, patch: Patch) -> _Parts:
         while start > floor and lines[start - 1].startswith((b"Index: ", b"=====", b"diff -")):
             start -= 1
         starts[number] = start
-    end = _end(lines, starts[-1])
+    end = _end(lines, starts[-1], patch.changes[-1])
     sections = [
         _section(lines[start:stop]) for start, stop in zip(starts, [*starts[1:], end], strict=True)
     ]
     return _Parts(lines[:first], lines[first : starts[0]], sections, lines[end:])
 
 
-def _end(lines: list[bytes], start: int) -> int:
-    """Where the last diff ends: at the mail's signature, or with the file.
+def _end(lines: list[bytes], start: int, last: Change) -> int:
+    """Where the diff `last`, which begins at `start`, ends: what follows is the mail's signature.
 
-    A removed line that reads ``-`` looks the same as a signature's dashes, so only the last
-    such line counts, and only where what follows it cannot be a part of a hunk.
+    A removed line ``- `` looks like a signature's dashes, so the hunk's own count decides.
     """
-    for number in range(len(lines) - 1, start, -1):
-        if lines[number].rstrip(b"\n") in (b"-- ", b"--"):
-            behind = [line for line in lines[number + 1 :] if line.strip()]
-            if not any(line[:1] in b" +-\\@" for line in behind):
-                return number
-            break
-    return len(lines)
+    if not last.hunks:
+        ends = (n for n in range(start, len(lines)) if lines[n].rstrip() == b"--")
+        return next(ends, len(lines))
+    hunk = last.hunks[-1]
+    at, left = hunk.line, len(hunk.marks)
+    while left or lines[at : at + 1] and lines[at].startswith(b"\\ "):
+        left -= not lines[at].startswith(b"\\ ")
+        at += 1
+    return at
 
 
 def _section(lines: list[bytes]) -> _Section:
