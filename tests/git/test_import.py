@@ -364,6 +364,11 @@ def test_missing_diff_git_line_is_added(someone: Sender) -> None:
     assert (someone.project.source / "f.h").stat().st_mode & 0o100
 
 
+def test_new_file_below_a_file_is_refused_by_the_strict_engine(someone: Sender) -> None:
+    patch = b"--- /dev/null\n+++ b/f.h/x\n@@ -0,0 +1 @@\n+x\n"
+    assert "would be written through the file `f.h`" in someone.refuse(patch, "--repair")
+
+
 def test_mailbox_becomes_a_patch_each_in_order(someone: Sender) -> None:
     for number in (3, 9, 15):
         data = (someone.clone / "f.h").read_bytes()

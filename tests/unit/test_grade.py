@@ -163,6 +163,11 @@ def test_changed_lines_next_to_the_change_fit_nowhere(line: int) -> None:
     assert [(d.line, d.tree) for d in hunk.differences] == [(line, b"other of text\n")]
 
 
+def test_fuzz_leaves_out_context_only() -> None:
+    patch = parse_patch("p", b"--- a/f\n+++ b/f\n@@ -1,4 +1,3 @@\n-b\n a\n-b\n+B\n c\n")
+    assert hunk_of({"f": b"a\nb\nc\n"}, patch).grade is Grade.NONE
+
+
 def test_result_that_is_there_is_already_present() -> None:
     grade = graded({"f": NEW}, PATCH)
     assert (grade.grade, grade.is_exact) == (Grade.PRESENT, False)
@@ -286,6 +291,18 @@ def test_deleted_file() -> None:
     assert graded(files, patch).grade is Grade.WHITESPACE
     _, effects = repaired(files, patch)
     assert effects == {b"f": None}
+
+
+def test_deletion_that_states_another_line_is_an_offset() -> None:
+    patch = parsed(b"--- a/f\n+++ /dev/null\n@@ -3,2 +2,0 @@\n-one\n-two\n")
+    grade = graded({"f": b"one\ntwo\n"}, patch)
+    assert (grade.grade, grade.files[0].hunks[0].offset) == (Grade.OFFSET, -2)
+    assert repaired({"f": b"one\ntwo\n"}, patch)[1] == {b"f": None}
+
+
+def test_file_created_out_of_lines_that_are_nowhere_does_not_fit() -> None:
+    patch = parsed(b"--- /dev/null\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n")
+    assert graded({}, patch).grade is Grade.GONE
 
 
 def test_deletion_long_done_beside_a_present_edit_is_present() -> None:

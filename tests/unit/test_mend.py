@@ -120,6 +120,16 @@ def test_text_that_cannot_be_mended_is_left_alone(text: bytes) -> None:
         parse_patch("p", done.data)
 
 
+def test_path_with_a_quote_that_is_not_closed_is_left_alone() -> None:
+    data = b'diff --git a/f b/g\nrename from f\nrename to "g\n'
+    assert mended(data).data == data
+
+
+def test_name_that_is_shorter_than_the_level_is_no_deletion() -> None:
+    data = b"--- a/d/f.h\n+++ b\n" + HUNKS
+    assert mended(data).data == data
+
+
 def test_random_damage_to_counts_and_new_lines_changes_no_content() -> None:
     rng = random.Random(3)
     for _ in range(300):

@@ -285,3 +285,8 @@ def test_damaged_patch_is_read_or_refused_and_never_crashes() -> None:
         except PatchDoesNotApply:
             outcomes[False] += 1
     assert min(outcomes.values()) > 100
+
+
+def test_time_stamp_of_no_day_is_no_reason_to_fail() -> None:
+    data = b"--- a/f\t2026-06-05 60:00:00 +0600\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
+    assert parse_patch("p.patch", data).changes[0].action is Action.EDIT

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from patchctl.formats.mail import PatchFile, read_patch_file
 from patchctl.formats.patchlines import HUNK
 from patchctl.formats.patchmodel import Change, Header, Patch, lines_of
+from patchctl.formats.patchpaths import DEV_NULL
 
 IsSame = Callable[[Change], bool]
 """Whether a change of the old file does exactly what is wanted, where it stands."""
@@ -64,13 +65,12 @@ def renew(old: Patch, old_data: bytes, new: Patch, new_data: bytes, is_same: IsS
         if is_same(change)
     }
     by_path = {_key(c): s for c, s in zip(old.changes, was.sections, strict=True)}
-    plain = not any(section.is_git for section in was.sections)
-    notes = [note for section in was.sections for _, note, _ in _hunks(section.body)]
+    style = _Style.of(was.sections)
     sections = []
     for change, section in zip(new.changes, now.sections, strict=True):
         key = _key(change)
         same = kept.get(key)
-        sections.append(same or _styled(section, by_path.get(key), plain=plain, notes=notes))
+        sections.append(same or _styled(section, by_path.get(key), style))
     order = {_key(change): number for number, change in enumerate(old.changes)}
     ranks = [order.get(_key(change), -1) for change in new.changes]
     sections = _in_old_order(sections, ranks)
@@ -101,26 +101,27 @@ def _parts(data: bytes, file: PatchFile, patch: Patch) -> _Parts:
         while start > floor and lines[start - 1].startswith((b"Index: ", b"=====", b"diff -")):
             start -= 1
         starts[number] = start
-    end = _end(lines, starts[-1])
+    end = _end(lines, starts[-1], patch.changes[-1])
     sections = [
         _section(lines[start:stop]) for start, stop in zip(starts, [*starts[1:], end], strict=True)
     ]
     return _Parts(lines[:first], lines[first : starts[0]], sections, lines[end:])
 
 
-def _end(lines: list[bytes], start: int) -> int:
-    """Where the last diff ends: at the mail's signature, or with the file.
+def _end(lines: list[bytes], start: int, last: Change) -> int:
+    """Where the diff `last`, which begins at `start`, ends: what follows is the mail's signature.
 
-    A removed line that reads ``-`` looks the same as a signature's dashes, so only the last
-    such line counts, and only where what follows it cannot be a part of a hunk.
+    A removed line ``- `` looks like a signature's dashes, so the hunk's own count decides.
     """
-    for number in range(len(lines) - 1, start, -1):
-        if lines[number].rstrip(b"\n") in (b"-- ", b"--"):
-            behind = [line for line in lines[number + 1 :] if line.strip()]
-            if not any(line[:1] in b" +-\\@" for line in behind):
-                return number
-            break
-    return len(lines)
+    if not last.hunks:
+        ends = (n for n in range(start, len(lines)) if lines[n].rstrip() == b"--")
+        return next(ends, len(lines))
+    hunk = last.hunks[-1]
+    at, left = hunk.line, len(hunk.marks)
+    while left or lines[at : at + 1] and lines[at].startswith(b"\\ "):
+        left -= not lines[at].startswith(b"\\ ")
+        at += 1
+    return at
 
 
 def _section(lines: list[bytes]) -> _Section:
@@ -128,17 +129,43 @@ def _section(lines: list[bytes]) -> _Section:
     return _Section(lines[:at], lines[at:])
 
 
-def _styled(
-    section: _Section, old: _Section | None, *, plain: bool, notes: list[bytes]
-) -> _Section:
+@dataclass(frozen=True)
+class _Style:
+    """How a patch file is written that has no header of git's.
+
+    `rule` is the line under ``Index:``, empty without such lines; `notes` says whether hunks
+    have text behind the second ``@@``.
+    """
+
+    plain: bool
+    rule: bytes
+    notes: bool
+
+    @classmethod
+    def of(cls, sections: list[_Section]) -> _Style:
+        heads = [line for section in sections for line in section.head]
+        rules = (line for line in heads if line.startswith(b"====="))
+        has_index = any(line.startswith(b"Index: ") for line in heads)
+        notes = [note for section in sections for _, note, _ in _hunks(section.body)]
+        return cls(
+            not any(section.is_git for section in sections),
+            next(rules, b"") if has_index else b"",
+            any(note.strip() for note in notes),
+        )
+
+
+def _styled(section: _Section, old: _Section | None, style: _Style) -> _Section:
     """A new diff in the style of the old one of the same file, or of the old file as a whole."""
     body = _with_old_notes(section.body, old.body) if old else section.body
-    if not plain or not body or not _is_plain(section.head):
+    if not style.plain or not body or not _is_plain(section.head):
         return _Section(section.head, body)
-    head = old.head if old else [line for line in section.head if line[:4] in (b"--- ", b"+++ ")]
-    if not any(note.strip() for note in notes):
+    if not style.notes:
         body = [part for place, _, lines in _hunks(body) for part in (place + b"\n", *lines)]
-    return _Section(head, body)
+    if old is not None:
+        return _Section(old.head, body)
+    names = [line for line in section.head if line[:4] in (b"--- ", b"+++ ")]
+    path = next(line[4:] for line in reversed(names) if not line[4:].startswith(DEV_NULL))
+    return _Section([b"Index: " + path, style.rule, *names] if style.rule else names, body)
 
 
 def _is_plain(head: list[bytes]) -> bool:

@@ -40,6 +40,8 @@ def _grade(change: Change, own: Grade = Grade.EXACT, why: str = "") -> FileGrade
 def _created(change: Change, read: ReadFile) -> FileGrade:
     there = read(change.new)
     if there is None:
+        if any(hunk.old for hunk in change.hunks):
+            return _grade(change, Grade.GONE, "it is to be created, but out of lines of a file")
         exact = (HunkGrade(n, Grade.EXACT, h.line, 1) for n, h in enumerate(change.hunks, 1))
         return replace(_grade(change), hunks=tuple(exact))
     mode_fits = change.new_mode in (None, there.mode)
@@ -63,16 +65,20 @@ def _deleted(change: Change, read: ReadFile) -> FileGrade:
     there = read(change.old)
     if there is None:
         return _grade(change, Grade.PRESENT, "there is no such file (any more)")
+    if any(hunk.new for hunk in change.hunks):
+        return _grade(change, Grade.NONE, "it is to be deleted, but the patch leaves lines in it")
     if change.binary is not None or (change.old_mode or there.mode) != there.mode:
         return _whole(change, there)
     wanted = [line for hunk in change.hunks for line in hunk.old]
     lines = lines_of(there.data)
-    if wanted == lines:
-        exact = (HunkGrade(n, Grade.EXACT, h.line, 1) for n, h in enumerate(change.hunks, 1))
-        return replace(_grade(change), hunks=tuple(exact))
+    if not wanted and not lines:
+        return _grade(change)
     differ = differences(wanted, FileLines(lines), 1)
     if [loose(x) for x in wanted] == [loose(x) for x in lines] and len(change.hunks) == 1:
-        one = HunkGrade(1, Grade.WHITESPACE, change.hunks[0].line, 1, differences=differ)
+        hunk = change.hunks[0]
+        offset = 1 - hunk.old_start
+        found = Grade.WHITESPACE if differ else Grade.OFFSET if offset else Grade.EXACT
+        one = HunkGrade(1, found, hunk.line, 1, offset, differences=differ)
         return replace(_grade(change), hunks=(one,))
     why = "the file to delete has other content"
     return replace(_grade(change, Grade.NONE, why), differences=differ)

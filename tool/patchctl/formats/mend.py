@@ -72,13 +72,13 @@ class _Mender:
                     self._at += 1
                     continue
                 self._sections.append(self._section())
-        except ValueError:
+            levels = self._levels()
+            if len(levels) != 1:
+                return replace(_result(self._lines), readings=tuple(levels))
+            for section in self._sections:
+                out += self._emit(section, levels[0])
+        except ValueError:  # no sense in it, or in a path's quotes
             return _result(self._lines)
-        levels = self._levels()
-        if len(levels) != 1:
-            return replace(_result(self._lines), readings=tuple(levels))
-        for section in self._sections:
-            out += self._emit(section, levels[0])
         whole = [*out, *self._lines[self._at :]]
         headless = any(s.fields and not s.headed for s in self._sections)
         return replace(_result(whole), reasons=tuple(self._reasons), headless=headless)

@@ -58,12 +58,21 @@ class Section:
         return new if old == new + b".orig" else old
 
     def paths(self, level: int) -> tuple[bytes, bytes]:
-        """The old and the new path; empty for no file."""
+        """The old and the new path; empty for no file.
+
+        Raises:
+            ValueError: a name has no more than `level` parts.
+        """
         moved = {m[1]: m[2] for _, text in self.fields if (m := EXTENDED.match(text))}
         for kind in (b"rename", b"copy"):
             if kind + b" from" in moved and kind + b" to" in moved:
                 return _bare(moved[kind + b" from"]), _bare(moved[kind + b" to"])
         old, new = (b"" if n in (DEV_NULL, b"") else stripped(n, level) for n in self._pair)
+        if not all(
+            path or name in (DEV_NULL, b"")
+            for path, name in zip((old, new), self._pair, strict=True)
+        ):
+            raise ValueError("a name is nothing but what is taken off it")
         return (new, new) if old == new + b".orig" else (old, new)
 
 

@@ -272,5 +272,9 @@ def _is_epoch(line: bytes) -> bool:
     match = _STAMP.search(line)
     if match is None:
         return False
-    moment = datetime.strptime(f"{match[1].decode()} {match[2].decode()}", "%Y-%m-%d %H:%M:%S %z")
+    text = f"{match[1].decode()} {match[2].decode()}"
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S %z")
+    except ValueError:  # no such day or hour: only a name that looks like it
+        return False
     return moment == datetime.fromtimestamp(0, UTC)

@@ -50,7 +50,7 @@ def name_patch(text: str, existing: Collection[str], *, after: str | None) -> st
     match = _NUMBER.match(words)
     numbers = {_number(name) for name in existing} - {None}
     slug = re.sub(r"[^A-Za-z0-9._+]+", "-", words[match.end() :] if match else words)
-    slug = re.sub(r"\.\.+", ".", slug).strip("-.").lower()[:_LONGEST].rstrip("-.")
+    slug = re.sub(r"(-|\.)[-.]+", "-", slug).strip("-.").lower()[:_LONGEST].rstrip("-.")
     if not slug:
         raise UsageError(f"`{text}` makes no file name: it has no letter or digit")
     if match and int(match[1]) not in numbers:

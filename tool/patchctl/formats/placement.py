@@ -29,6 +29,7 @@ def core(hunk: Hunk, fuzz: int) -> tuple[int, int]:
     before = hunk.marks.index(context)
     after = len(hunk.marks) - before - len(context)
     longer = max(before, after)
+    fuzz = min(fuzz, longer)  # only context is ever left out
     return max(fuzz + before - longer, 0), max(fuzz + after - longer, 0)
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from patchctl.errors import PatchDoesNotApply
 from patchctl.formats.apply import apply_patch
 from patchctl.formats.edittree import EditTree
-from patchctl.formats.gitobjects import display
+from patchctl.formats.gitobjects import Tree, display
 from patchctl.formats.grademodel import Grade, HunkGrade, PatchGrade
 from patchctl.formats.mend import mend
 from patchctl.formats.patch import parse_patch
@@ -69,27 +69,29 @@ def judge(store: Store, arrival: Arrival, tree: EditTree) -> Judged:
     reasons = (*arrival.reasons, *reasons)
     files = tree.flat()
     read = reader(store, files)
-    named_often = max(Counter(c.path for c in patch.changes).values()) > 1
-    if named_often:
-        # the grades look at each change by itself; only the strict engine can tell
-        try:
-            apply_patch(patch, EditTree(files), store.read_blob)
-        except PatchDoesNotApply as error:
-            return Judged(arrival, Verdict.REFUSED, patch, reasons=reasons, error=error)
-        verdict = Verdict.REPAIRABLE if reasons else Verdict.EXACT
-        return Judged(arrival, verdict, patch, None, patch, reasons)
+    judged = Judged(arrival, Verdict.REFUSED, patch, reasons=reasons)
+    if max(Counter(c.path for c in patch.changes).values()) > 1:
+        # the grades look at each change by itself, and cannot tell
+        return _accepted(judged, patch, store, files)
     graded = _renumbered(grade(store, patch, read), origin)
-    judged = Judged(arrival, Verdict.REFUSED, patch, graded, None, reasons)
+    judged = replace(judged, grade=graded)
     if graded.grade is Grade.PRESENT:
         return replace(judged, verdict=Verdict.PRESENT)
-    if graded.is_exact:
-        verdict = Verdict.REPAIRABLE if reasons else Verdict.EXACT
-        return replace(judged, verdict=verdict, exact=patch)
     if not all(file.fits for file in graded.files):
         return judged
     made: Repaired = repair(patch, graded, read)
-    why = (*reasons, *made.reasons)
-    return replace(judged, verdict=Verdict.REPAIRABLE, exact=made.patch, reasons=why)
+    judged = replace(judged, reasons=(*reasons, *made.reasons))
+    return _accepted(judged, made.patch, store, files)
+
+
+def _accepted(judged: Judged, exact: Patch, store: Store, files: Tree) -> Judged:
+    """The strict engine has the last word: it knows of links, folders and modes, too."""
+    try:
+        apply_patch(exact, EditTree(files), store.read_blob)
+    except PatchDoesNotApply as error:
+        return replace(judged, error=error)
+    verdict = Verdict.REPAIRABLE if judged.reasons else Verdict.EXACT
+    return replace(judged, verdict=verdict, exact=exact)
 
 
 def _read(arrival: Arrival, tree: EditTree) -> tuple[Patch, tuple[int, ...], tuple[str, ...]]:
