@@ -110,12 +110,21 @@ def built(tmp_path: Path, libraries: Path) -> tuple[Project, Target]:
     return project, target
 
 
+def record_build(project: Project, target: Target) -> None:
+    """Let the library in place be what ``build`` made of the replayed tree (here: of none)."""
+    library = project.objects(target.name) / target.filename
+    inputs = {"source": "", "target": sha256_of(project.target_file(target.name))}
+    outputs = {"library": sha256_of(library)}
+    save_record(project, Record(stage=f"build-{target.name}", inputs=inputs, outputs=outputs))
+
+
 def approve(project: Project, target: Target, library: Path) -> str:
     """Let `library` be what was built and verified; its sha256."""
     place = project.objects(target.name) / target.filename
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(library, place)
     outputs = {"library": sha256_of(place)}
+    record_build(project, target)
     inputs = verify_inputs(project, target)
     save_record(project, Record(stage=f"verify-{target.name}", inputs=inputs, outputs=outputs))
     return outputs["library"]

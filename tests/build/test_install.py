@@ -27,6 +27,8 @@ from patchctl.system.project import Project
 from patchctl.system.records import drop_record
 from patchctl.system.report import QuietReporter
 
+from .conftest import record_build
+
 Built = tuple[Project, Target]
 MakeEnvironment = Callable[..., Path]
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -134,6 +136,9 @@ def test_library_that_is_not_verified_is_refused(
     python = make_environment()
     place = project.objects("sm70") / target.filename
     place.write_bytes((libraries / "two.so").read_bytes())
+    with pytest.raises(GateFailed, match="was replaced after the build"):
+        install(*built, QUIET, python=python)
+    record_build(*built)
     with pytest.raises(GateFailed, match="is not what was verified") as caught:
         install(*built, QUIET, python=python)
     assert caught.value.hint == "patchctl verify"

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +19,15 @@ from patchctl.cli.app import funnel
 from patchctl.cli.main import main
 from patchctl.errors import UsageError
 from patchctl.formats.target import Target
+from patchctl.stages import verify as stage
 from patchctl.stages.build import load_target
 from patchctl.stages.toolchain import Toolchain
 from patchctl.stages.verify import Verification, gate_error, verify
 from patchctl.system.project import Project
 from patchctl.system.records import Record, load_record, save_record
 from patchctl.system.report import QuietReporter
+
+from .conftest import record_build
 
 pytestmark = pytest.mark.nvcc
 
@@ -98,6 +103,7 @@ class Case:
         shutil.copy(made[0], self.library)
         shutil.copy(made[1], objects / "kernels.cu.o.ptxas.log")
         (objects / "kernels.cu.o").touch()
+        record_build(self.project, self.target)
 
     def verify(self, *, update: bool = False, force: bool = False) -> Verification:
         """Run the gates."""
@@ -277,8 +283,67 @@ def test_a_search_path_of_the_build_machine_is_refused(case: Case, make_library:
 def test_a_library_that_is_cut_off_is_not_loaded(case: Case) -> None:
     data = case.library.read_bytes()
     case.library.write_bytes(data[: len(data) // 2])
+    record_build(case.project, case.target)
     (error,) = case.errors()
     assert error.startswith("file: _vllm_fa2_C.abi3.so: cut off")
+
+
+def test_a_library_that_was_replaced_after_the_build_is_refused(case: Case) -> None:
+    case.library.write_bytes(case.library.read_bytes() + b"one byte more than was built")
+    (error,) = case.errors()
+    assert "replaced after the build" in error
+
+
+def test_a_library_that_no_build_made_is_refused(case: Case) -> None:
+    (case.project.records / "build-sm70.json").unlink()
+    (error,) = case.errors()
+    assert "made by no build that is on record" in error
+
+
+def test_a_library_that_is_replaced_under_the_gates_does_not_pass(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stage.probe_library
+
+    def replaced(*arguments: Any) -> Any:
+        probe = whole(*arguments)
+        case.library.write_bytes(case.library.read_bytes() + b"never judged")
+        return probe
+
+    monkeypatch.setattr(stage, "probe_library", replaced)
+    (error,) = case.errors()
+    assert "was replaced while the gates looked at it" in error
+    assert load_record(case.project, "verify-sm70") is None
+
+
+def test_a_lock_that_changes_under_the_gates_is_held_against_next_time(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, schemas = stage.probe_library, case.project.schemas_file("sm70")
+
+    def edited(*arguments: Any) -> Any:
+        schemas.write_text(SCHEMAS.replace("float softmax_scale", "int softmax_scale"))
+        return whole(*arguments)
+
+    monkeypatch.setattr(stage, "probe_library", edited)
+    assert case.errors() == []
+    monkeypatch.undo()
+    assert case.verify().failed
+
+
+def test_device_code_that_cannot_be_read_is_a_finding_and_the_other_gates_speak(
+    case: Case,
+) -> None:
+    home = case.project.out / "cuda"
+    broken = home / "bin" / "cuobjdump"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\necho 'fatal: invalid fatbinary' >&2\nexit 255\n")
+    broken.chmod(0o755)
+    case.cuda = replace(case.cuda, home=home)
+    (case.project.schemas_file("sm70")).write_text(SCHEMAS.replace("out", "o"))
+    errors = case.errors()
+    assert any("cannot read its device code: exit code 255: fatal" in e for e in errors)
+    assert any("renamed" in e for e in errors)
 
 
 def test_every_gate_speaks_in_one_run(case: Case, make_library: Make) -> None:

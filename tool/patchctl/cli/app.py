@@ -225,7 +225,8 @@ def as_patchctl_error(error: BaseException) -> PatchctlError:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return Interrupted("interrupted; what was complete before is still in place")
     if isinstance(error, OSError):
-        place = f" (`{error.filename}`)" if error.filename else ""
+        name = error.filename
+        place = f" (`{os.fsdecode(name) if isinstance(name, bytes) else name}`)" if name else ""
         return Unavailable(f"{error.strerror or error}{place}", hint=_os_hint(error))
     lines = traceback.format_exception(error)
     return PatchctlError(

@@ -34,7 +34,8 @@ def read_toml(text: str | bytes, kind: type[D], *, where: str) -> D:
         return msgspec.toml.decode(text, type=kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"`{where}` {_explain(str(error), kind)}", data={"file": where}) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # ValueError: msgspec's, of the UTF-8 decoder, or of an integer with thousands of digits
         raise UsageError(f"`{where}` is not valid TOML: {error}", data={"file": where}) from error
 
 

@@ -238,7 +238,7 @@ def _decode_words(name: str, raw: bytes) -> str:
             else part.decode(charset or "raw-unicode-escape", "replace")
             for part, charset in parts
         )
-    except (HeaderParseError, LookupError) as error:
+    except (HeaderParseError, LookupError, UnicodeError) as error:
         raise malformed(name, 1, f"cannot decode the header `{text}`: {error}") from None
 
 
@@ -257,8 +257,11 @@ def _date(name: str, raw: bytes | None) -> tuple[int, str]:
         return NO_DATE, "+0000"
     from email.utils import mktime_tz, parsedate_tz
 
-    parsed = parsedate_tz(_text(raw))
-    when = -1 if parsed is None else int(mktime_tz(parsed))
+    try:
+        parsed = parsedate_tz(_text(raw))
+        when = -1 if parsed is None else int(mktime_tz(parsed))
+    except (ValueError, OverflowError):  # the year 99999
+        parsed, when = None, -1
     if parsed is None or when < 0:
         raise malformed(name, 1, f"the date `{_text(raw).strip()}` is not one since 1970")
     offset = int(parsed[9] or 0)

@@ -17,10 +17,12 @@ from patchctl.formats.patchlines import HUNK, INDEX, Cursor, read_binary, read_h
 from patchctl.formats.patchmodel import Action, Change, Patch, malformed
 from patchctl.formats.patchpaths import DEV_NULL, git_names, strip_prefix, unquote, why_unsafe
 
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0*)? ([+-]\d{4})$")
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})$")
 _NOTE = re.compile(r"(dis)?similarity index \d+%$")
 _LOST = re.compile(rb"(old|new|new file|deleted file) mode \d|(rename|copy) (from|to) ")
 _EMPTY = blob_id(b"")
+# What happens to a file as a whole: one of them, or none.
+_KINDS = ("rename from", "copy from", "new file mode", "deleted file mode")
 # What tools write between two diffs.
 _FILLER = (b"diff -", b"Index: ", b"=====")
 
@@ -158,7 +160,9 @@ class _Reader:
             and whole
             and any(_EMPTY.startswith(i.decode()) for i in ids.group(1, 2))
         )
-        if ids is not None and not hunks and ids[1] != ids[2] and not empty:
+        # git names the empty blob where a whole file is empty: without it, something was cut off
+        missing = not empty if whole else ids is not None and ids[1] != ids[2]
+        if missing and not hunks:
             self._cursor.fail(
                 f"`{display(change.path)}` changes, but the diff is missing", at=start
             )
@@ -194,6 +198,11 @@ class _Reader:
 
     def _git_change(self, start: int, fields: dict[str, bytes], named: list[bytes]) -> Change:
         old, new = self._git_paths(start, fields, named)
+        kinds = [k for k in _KINDS if k in fields]
+        if len(kinds) > 1:
+            self._cursor.fail(f"both `{kinds[0]}` and `{kinds[1]}`", at=start)
+        if ("old mode" in fields) != ("new mode" in fields):
+            self._cursor.fail("`old mode` and `new mode` come together", at=start)
         action = Action.EDIT
         if "rename from" in fields:
             action = Action.RENAME

@@ -11,9 +11,10 @@ from patchctl.formats.gitobjects import display
 from patchctl.formats.mail import crlf
 from patchctl.formats.patchmodel import Binary, BinaryMethod, Hunk, malformed
 
-HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
+# no file has 10**9 lines, and Python refuses to read a number of thousands of digits
+HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)")
 INDEX = re.compile(rb"([0-9a-f]{4,64})\.\.([0-9a-f]{4,64})(?: (\d{6}))?$")
-_BLOCK = re.compile(rb"(literal|delta) (\d+)$")
+_BLOCK = re.compile(rb"(literal|delta) (\d{1,10})$")
 _SIDES = {b" ": (0, 1), b"\n": (0, 1), b"-": (0,), b"+": (1,)}
 """Which sides of a hunk (0 old, 1 new) a line belongs to, by its first byte.
 
@@ -100,6 +101,8 @@ def _read_hunk(cursor: Cursor, number: int, path: bytes) -> Hunk:
                 closed[side] = True
             cursor.at += 1
             continue
+        if touched and not line.endswith(b"\n"):
+            cursor.fail("the file ends in the middle of a line", hint="it was cut: fetch it again")
         if not touched or any(len(sides[s]) == counts[s] for s in touched):
             cursor.fail(
                 f"hunk {number} of `{display(path)}` announces {counts[0]} old and "

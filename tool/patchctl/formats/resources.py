@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -24,15 +25,18 @@ _HEADING = """\
 """
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Limits(Document, frozen=True, kw_only=True):
     """What no kernel may break and no update can lock."""
 
-    registers: int = 255
-    spill_stores: int = 0
-    spill_loads: int = 0
-    stack: int = 0
-    shared: int = 98304
-    ctas_per_sm: int = 1
+    registers: Amount = 255
+    spill_stores: Amount = 0
+    spill_loads: Amount = 0
+    stack: Amount = 0
+    shared: Amount = 98304
+    ctas_per_sm: Amount = 1
 
 
 class Budget(Document, frozen=True, kw_only=True):

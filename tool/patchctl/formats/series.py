@@ -76,6 +76,8 @@ def _parse_line(raw: bytes, number: int, where: str) -> SeriesEntry | None:
         if option not in _STRIP_LEVELS:
             raise _refused(where, number, f"has `{option}`; known are -p0 and -p1 (the default)")
         strip = _STRIP_LEVELS[option]
+    if "\0" in name:
+        raise _refused(where, number, f"names `{display(name.encode())}`, which holds a NUL byte")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise _refused(where, number, f"names `{name}`, which is outside the series' folder")

@@ -97,7 +97,11 @@ def built_otherwise(project: Project, target: Target) -> str:
     """How the library in place differs from what the series and the target ask for now, or ""."""
     record = load_record(project, record_name(target))
     if record is None:
-        return ""
+        return "made by no build that is on record"
+    library, recorded = built_library(project, target), record.outputs.get("library", "")
+    found = sha256_of(library) if library.is_file() else ""
+    if found != recorded:
+        return f"replaced after the build: sha256 {found[:12] or 'none'}, built {recorded[:12]}"
     source, tree = record.inputs.get("source", ""), replayed_tree(project)
     if source == EDITED:
         return "built from a source tree that was edited by hand"

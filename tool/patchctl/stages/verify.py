@@ -20,6 +20,7 @@ from patchctl.formats.target import Target
 from patchctl.formats.wording import counted
 from patchctl.stages.build import built_library, built_otherwise
 from patchctl.stages.devicecode import demangle, read_device_code
+from patchctl.stages.interpreter import last_line
 from patchctl.stages.libraryprobe import probe_library
 from patchctl.stages.promisegate import check_promises, promises_digest
 from patchctl.stages.replay import applied_patches
@@ -27,6 +28,7 @@ from patchctl.stages.resourcegate import check_resources
 from patchctl.stages.toolchain import Toolchain
 from patchctl.stages.torchpackage import find_torch_package
 from patchctl.system.files import sha256_bytes, sha256_of
+from patchctl.system.process import ProcessFailed
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter
@@ -148,9 +150,11 @@ def verify(
     if not library.is_file():
         raise UsageError(f"there is no library `{library}`", hint="patchctl build")
     otherwise = built_otherwise(project, target) if of_project else ""
+    # taken before the gates look: what changes under them was not verified
+    inputs = verify_inputs(project, target) if of_project else {}
     if of_project and not (otherwise or update or force):
         record = load_record(project, stage)
-        if record and not record.stale_because(verify_inputs(project, target)):
+        if record and not record.stale_because(inputs):
             return Verification(library, skipped=True)
     if of_project:
         drop_record(project, stage)
@@ -167,13 +171,7 @@ def verify(
             return done
         _symbols(done, project, target, toolchain, data)
         task.advance()
-        device, embedded = read_device_code(library, toolchain)
-        done.findings += check_architectures(embedded, target, has_kernels=bool(logs))
-        gate = check_resources(
-            project, target, toolchain, device, logs, applied_patches(project), update=update
-        )
-        done.findings += gate.findings
-        done.resources, done.changes = gate.rows, gate.changes
+        _device_code(done, project, target, toolchain, logs, update=update)
         task.advance()
         operators = _schemas(done, project, target, toolchain)
         kernels = [row.measured.name for row in done.resources if row.measured.is_kernel]
@@ -181,11 +179,37 @@ def verify(
             project, target, toolchain, data, kernels, operators, built=of_project
         )
         task.advance()
+    if of_project and verify_inputs(project, target)["library"] != inputs["library"]:
+        text = "was replaced while the gates looked at it"
+        done.findings.append(Finding("source", library.name, text, hint="patchctl build"))
     if of_project and not done.failed:
-        inputs = verify_inputs(project, target)
+        if update:
+            inputs["resources"] = verify_inputs(project, target)["resources"]
         outputs = {"library": inputs["library"], "findings": str(len(done.findings))}
         save_record(project, Record(stage=stage, inputs=inputs, outputs=outputs))
     return done
+
+
+def _device_code(
+    done: Verification,
+    project: Project,
+    target: Target,
+    toolchain: Toolchain,
+    logs: Sequence[Path],
+    *,
+    update: bool,
+) -> None:
+    try:
+        device, embedded = read_device_code(done.library, toolchain)
+    except ProcessFailed as error:
+        text = f"cuobjdump cannot read its device code: {last_line(error)}"
+        done.findings.append(Finding("file", done.library.name, text, hint="patchctl build"))
+        return
+    done.findings += check_architectures(embedded, target, has_kernels=bool(logs))
+    applied = applied_patches(project)
+    gate = check_resources(project, target, toolchain, device, logs, applied, update=update)
+    done.findings += gate.findings
+    done.resources, done.changes = gate.rows, gate.changes
 
 
 def check_architectures(
