@@ -37,6 +37,7 @@ lint: $(READY) ## Ruff and mypy.
 
 bench: $(READY) ## Measure what docs/benchmarks.md shows.
 	$(BIN)/python tests/bench/bench.py
+	$(BIN)/python tests/bench/series.py
 
 clean: ## Remove everything generated in the project.
 	rm -rf build/out $(VENV)

@@ -118,7 +118,7 @@ def _end(lines: list[bytes], start: int, last: Change) -> int:
         return next(ends, len(lines))
     hunk = last.hunks[-1]
     at, left = hunk.line, len(hunk.marks)
-    while left or lines[at : at + 1] and lines[at].startswith(b"\\ "):
+    while left or (lines[at : at + 1] and lines[at].startswith(b"\\ ")):
         left -= not lines[at].startswith(b"\\ ")
         at += 1
     return at
