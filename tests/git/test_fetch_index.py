@@ -35,6 +35,7 @@ class Index:
     cut: int = 0
     broken_answers: int = 0
     asked: list[str] = field(default_factory=list)
+    accepted: list[str | None] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def index(tmp_path: Path, find_links: Path, monkeypatch: pytest.MonkeyPatch) -> 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             state.asked.append(self.path)
+            state.accepted.append(self.headers["Accept-Encoding"])
             if state.broken_answers:
                 state.broken_answers -= 1
                 self.close_connection = True
@@ -236,3 +238,30 @@ def test_interpreter_without_pip_is_told(find_links: Path, monkeypatch: pytest.M
     with pytest.raises(ToolMissing, match="cannot ask pip") as caught:
         pip_settings()
     assert "ensurepip" in caught.value.hint
+
+
+@pytest.mark.parametrize("variable", ["PIP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("value", ["http://[::x", "::bad::", "http://h:x"])
+def test_proxy_that_is_no_address_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(Unavailable, match="the proxy setting does not work") as caught:
+        fetch(project, QuietReporter())
+    assert variable.upper().removeprefix("PIP_") in caught.value.hint.upper()
+
+
+def test_index_that_is_no_address_is_told_without_its_password(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@[::x/simple")
+    with pytest.raises(Unavailable) as caught:
+        fetch(project, QuietReporter())
+    assert "http://***@[::x/simple" in str(caught.value.details)
+    assert "secret" not in str(caught.value.details)
+
+
+def test_server_is_asked_for_the_file_as_it_is(project: Project, index: Index) -> None:
+    """One that packs it once more would change the digest."""
+    fetch(project, QuietReporter())
+    assert index.accepted[-1] == "identity"

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -266,6 +269,21 @@ def test_truncated_archive_is_a_mismatch_that_says_so(project: Project, find_lin
 
 def tar_bytes(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes())
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+def test_flipped_byte_is_a_mismatch_and_no_fault_of_the_system(
+    project: Project, find_links: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    """gzip and bz2 call a damaged stream an OSError, as a disk does."""
+    archive = find_links / "pkg-1.0.tar.gz"
+    packed = bytearray(pack(tar_bytes(archive) + os.urandom(1 << 16)))
+    packed[len(packed) // 2] ^= 0xFF
+    archive.write_bytes(packed)
+    with pytest.raises(LockMismatch, match="got sha256") as caught:
+        fetch(project, QuietReporter())
+    assert "is not a complete tar archive" in caught.value.details[0]
+    assert nothing_was_kept(project)
 
 
 @pytest.mark.parametrize("damage", ["gzip", "block", "header", "end", "text"])

@@ -83,6 +83,16 @@ def test_every_patch_is_a_commit_and_the_lock_says_so(project: Project) -> None:
     git(project.store, "fsck", "--strict")
 
 
+@pytest.mark.parametrize(("name", "shown"), [(b"\xff", r"\xff"), (b"a\nb", r"a\nb")])
+def test_unlisted_patch_with_an_odd_name_is_shown_in_one_readable_line(
+    project: Project, name: bytes, shown: str
+) -> None:
+    (project.patches / os.fsdecode(name + b".patch")).touch()
+    with pytest.raises(UsageError) as caught:
+        run(project)
+    assert f"`patches/{shown}.patch` is not named" in caught.value.message
+
+
 def test_second_project_gets_the_same_ids(
     project: Project, make_project: MakeProject, tmp_path: Path
 ) -> None:
@@ -409,6 +419,17 @@ def test_lost_state_adopts_what_is_right_and_keeps_what_is_not(project: Project)
     (project.records / "source.json").write_text("{broken")
     with pytest.raises(LocalChanges, match="1 file "):
         run(project)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0\xff", b'{"csrc/a.h": 3}'])
+def test_damaged_journal_takes_no_edit_for_ours(project: Project, content: bytes) -> None:
+    journal = project.records / "source.journal.json"
+    journal.write_bytes(content)
+    (project.source / "csrc/a.h").write_bytes(b"mine\n")
+    with pytest.raises(LocalChanges, match="1 file "):
+        run(project)
+    run(project, discard=True)
+    assert not journal.exists()
 
 
 def test_git_folder_in_the_source_tree_is_not_looked_into(project: Project) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import random
+import zlib
 
 import pytest
 
@@ -243,3 +245,21 @@ def test_edited_tree_has_the_id_of_the_whole_tree() -> None:
             tree.set(name, flat[name])
         assert len(list(tree.new_objects())) <= 3
         assert (tree.id, tree.flat()) == (tree_id(flat), flat)
+
+
+def binary_patch(content: bytes, named: bytes) -> bytes:
+    """Creates a file of `content`; the index line names the id of `named`."""
+    packed = zlib.compress(content)
+    coded = base64.b85encode(packed + b"\0" * (-len(packed) % 4))
+    return (
+        b"diff --git a/x.bin b/x.bin\nnew file mode 100644\n"
+        b"index %s..%s\nGIT binary patch\nliteral %d\n%c%s\n\n"
+        % (b"0" * 40, blob_id(named).encode(), len(content), ord("A") + len(packed) - 1, coded)
+    )
+
+
+def test_binary_content_that_is_not_what_the_patch_names_is_refused() -> None:
+    """The data inflates, and makes another file than the index line says."""
+    assert contents(apply({}, binary_patch(b"one\0", b"one\0"))) == {b"x.bin": b"one\0"}
+    error = refusal({}, binary_patch(b"one\0", b"two\0"))
+    assert "does not get the content that the patch names" in error.message

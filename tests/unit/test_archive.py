@@ -166,3 +166,8 @@ def test_submodule_counts_only_where_files_are_wanted(
     paths: list[bytes], globs: list[str], empty: list[bytes]
 ) -> None:
     assert list(empty_submodules(GITMODULES, paths, Include(tuple(globs)))) == empty
+
+
+def test_same_content_with_another_mode_is_there_twice() -> None:
+    with pytest.raises(UnsafeArchive, match="is there twice"):
+        scan(GOOD, member("pkg/csrc/a.h", mode=0o755), same=True)

@@ -6,12 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchctl.formats.cuobjdump import (
+    Embedded,
     parse_embedded,
     parse_resource_usage,
     parse_thread_limits,
 )
+from patchctl.formats.target import read_target
+from patchctl.stages.verify import check_architectures
 
-DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
 
 
 def test_resource_usage_is_by_function_and_architecture() -> None:
@@ -55,3 +59,10 @@ def test_launch_bounds_are_read_and_missing_ones_are_not_invented() -> None:
         "_ZN4demo10fwd_kernelILi256ELb1EEEvPKfPfi": 256,
         "_ZN4demo10fwd_kernelILi256ELb0EEEvPKfPfi": 256,
     }
+
+
+def test_ptx_must_be_beside_every_image_of_sass() -> None:
+    target = read_target((ROOT / "build" / "sm70.toml").read_bytes(), name="sm70", where="x")
+    assert check_architectures(Embedded({"sm_70": 2}, {"compute_70": 2}), target) == []
+    (finding,) = check_architectures(Embedded({"sm_70": 2}, {"compute_70": 1}), target)
+    assert "for 2 of SASS: a unit was compiled without the other" in finding.message

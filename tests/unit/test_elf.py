@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,16 @@ def test_dynamic_symbols_of_a_library_are_read() -> None:
     assert (dynamic.needed, dynamic.runpath) == ((), ())
     assert dynamic.exported == {"answer", "far"}
     assert "__gmon_start__" in {s.name for s in dynamic.undefined}
+
+
+def test_a_section_without_bytes_may_end_outside_of_the_file() -> None:
+    """``.bss`` has a size and no place."""
+    whole = bytearray((CASE / "whole.so").read_bytes())
+    (table,) = struct.unpack_from("<Q", whole, 0x28)
+    (count,) = struct.unpack_from("<H", whole, 0x3C)
+    kinds = [table + 64 * i + 4 for i in range(count)]
+    (bss,) = [at for at in kinds if struct.unpack_from("<I", whole, at)[0] == 8]
+    struct.pack_into("<Q", whole, bss + 28, 1 << 40)
+    assert elf_problem(bytes(whole), "x86_64") == ""
+    struct.pack_into("<I", whole, bss, 1)
+    assert "cut off: section" in elf_problem(bytes(whole), "x86_64")

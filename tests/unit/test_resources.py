@@ -305,3 +305,44 @@ def test_a_damaged_log_is_an_error() -> None:
     (finding,) = measure(Library(()), {"x.log": log}, {}, "sm_70").findings
     assert (finding.subject, finding.severity) == ("x.log", Severity.ERROR)
     assert "run into each other" in finding.message
+
+
+def report(name: str, arch: str, stack: int, cumulative: int) -> str:
+    """What ptxas says of one kernel."""
+    return (
+        f"ptxas info    : Compiling entry function '{name}' for '{arch}'\n"
+        f"ptxas info    : Function properties for {name}\n"
+        f"    {stack} bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        f"ptxas info    : Used 32 registers, {cumulative} bytes cumulative stack size\n"
+    )
+
+
+def test_the_stack_of_what_a_kernel_calls_counts() -> None:
+    library = Library((CubinFunction("k", "sm_70", 32, 0, 0, True),))
+    found = measure(library, {"l": parse_ptxas(report("k", "sm_70", 0, 48))}, {"k": "k"}, "sm_70")
+    assert found.functions[0].stack == 48
+
+
+def test_the_worst_of_two_copies_of_a_kernel_is_measured() -> None:
+    """The same template in two units: the linker keeps both images."""
+    copies = [CubinFunction("k", "sm_70", n, 0, shared, True) for n, shared in ((32, 64), (40, 0))]
+    log = report("k", "sm_70", 0, 0)
+    for library in (Library(tuple(copies)), Library(tuple(reversed(copies)))):
+        found = measure(library, {"l": parse_ptxas(log)}, {"k": "k"}, "sm_70")
+        assert (found.functions[0].registers, found.functions[0].static_shared) == (40, 64)
+        assert has_errors(found.findings)
+
+
+def test_a_device_function_of_an_unknown_architecture_counts_against_the_target() -> None:
+    log = (
+        report("k", "sm_70", 0, 0)
+        + report("k", "sm_80", 0, 0)
+        + (
+            "ptxas info    : Function properties for helper\n"
+            "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n"
+        )
+    )
+    library = Library((CubinFunction("k", "sm_70", 32, 0, 0, True),))
+    names = {"k": "k", "helper": "helper"}
+    found = measure(library, {"l": parse_ptxas(log)}, names, "sm_70")
+    assert {f.name: f.spill_stores for f in found.functions} == {"k": 0, "helper": 8}

@@ -168,3 +168,10 @@ def test_a_schema_listed_twice_or_wrong_names_the_file() -> None:
         read_schemas('namespace = "n"\n' + entry * 2, where="x.toml")
     with pytest.raises(UsageError, match=r"`x.toml` at `operators\[0\].schema`: schema `f`"):
         read_schemas('namespace = "n"\n[[operators]]\nschema = "f"\n', where="x.toml")
+
+
+@pytest.mark.parametrize(("old", "new"), [("=1", "=True"), ("=0", "=False"), ("=1", "=1.0")])
+def test_default_that_python_calls_equal_and_torch_does_not_is_a_change(old: str, new: str) -> None:
+    wanted, got = (parse_schema(f"f(Scalar a{default}) -> ()") for default in (old, new))
+    (finding,) = compare_schema(wanted, got)
+    assert f"has {new}, expected {old}" in finding.message

@@ -114,3 +114,8 @@ def test_changes_of_a_lock_are_listed() -> None:
     ]
     assert changes(LOCK, LOCK) == []
     assert changes(None, LOCK)[0].startswith("new lock: 2 patches")
+
+
+def test_head_that_was_edited_in_the_lock_is_told() -> None:
+    with pytest.raises(LockMismatch, match="the head differs from `x`: the lock file changed"):
+        verify(replace(LOCK, head="99" * 20), LOCK, where="x")

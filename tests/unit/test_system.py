@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,42 @@ def test_damaged_record_counts_as_none(tmp_path: Path) -> None:
     path = project.records / "fetch.json"
     path.write_bytes(path.read_bytes()[:10])
     assert load_record(project, "fetch") is None
+
+
+@pytest.mark.parametrize("change", [{"stage": "build"}, {"tool": "0.0.0"}])
+def test_record_of_another_stage_or_tool_counts_as_none(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    project = Project(tmp_path, tmp_path / "out")
+    save_record(project, Record(stage="fetch", inputs={}, outputs={}))
+    path = project.records / "fetch.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert load_record(project, "fetch") is None
+
+
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut leaves an empty file under the right name."""
+    seen: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def watch_sync(fd: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        seen.append("folder" if is_folder else f"content {os.fstat(fd).st_size}")
+        sync(fd)
+
+    def watch_rename(self: Path, target: Path) -> Path:
+        seen.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", watch_sync)
+    monkeypatch.setattr(Path, "replace", watch_rename)
+    write_file(tmp_path / "f", b"12345")
+    assert seen == ["content 5", "rename", "folder"]
+    seen.clear()
+    write_file(tmp_path / "f", b"12345", sync=False)
+    assert seen == ["rename"]
 
 
 def test_process_failure_carries_command_code_and_output(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import shutil
 import ssl
 import time
@@ -173,14 +174,21 @@ class _Finders:
         from unearth.fetchers.sync import PyPIClient
 
         self._settings = settings
-        self.client = PyPIClient(
-            trusted_hosts=settings.trusted_hosts,
-            verify=_tls(settings),
-            timeout=settings.timeout,
-            proxy=settings.proxy,
-            follow_redirects=True,
-            headers={"User-Agent": f"patchctl/{__version__}"},
-        )
+        verify = _tls(settings)
+        try:
+            self.client = PyPIClient(
+                trusted_hosts=settings.trusted_hosts,
+                verify=verify,
+                timeout=settings.timeout,
+                proxy=settings.proxy,
+                follow_redirects=True,
+                headers={"User-Agent": f"patchctl/{__version__}"},
+            )
+        except Exception as error:  # its own classes, which are no interface
+            raise Unavailable(
+                f"the proxy setting does not work: {error}",
+                hint="correct PIP_PROXY, HTTP_PROXY, HTTPS_PROXY or ALL_PROXY",
+            ) from error
         self.client.auth = MultiDomainBasicAuth(prompting=False, index_urls=settings.index_urls)
 
     def __call__(self, kind: str, source: str) -> PackageFinder:
@@ -290,7 +298,10 @@ def _said(error: Exception) -> str:
 def _redacted(source: str) -> str:
     from unearth import Link
 
-    return Link(source).redacted if "://" in source else source
+    try:
+        return Link(source).redacted if "://" in source else source
+    except ValueError:  # no URL after all
+        return re.sub(r"//[^@/]*@", "//***@", source)
 
 
 @contextmanager

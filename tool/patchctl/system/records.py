@@ -45,7 +45,7 @@ def load_record(project: Project, stage: str) -> Record | None:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
     except (OSError, msgspec.DecodeError):
         return None
-    return record if record.tool == __version__ else None
+    return record if (record.stage, record.tool) == (stage, __version__) else None
 
 
 def save_record(project: Project, record: Record) -> None:

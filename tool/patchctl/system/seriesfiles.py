@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from patchctl.errors import PatchctlError, UsageError
+from patchctl.formats.gitobjects import display
 from patchctl.formats.series import SeriesEntry, parse_series, unlisted
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
 from patchctl.formats.wording import did_you_mean
@@ -71,7 +73,7 @@ def read_series(project: Project) -> SeriesFiles:
     patches = tuple(_read_patch(project, entry) for entry in entries)
     folder = project.patches
     there = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-    extra = unlisted(there, entries)
+    extra = [display(os.fsencode(name)) for name in unlisted(there, entries)]
     if extra:
         raise UsageError(
             f"`{project.relative(folder)}/{extra[0]}` is not named in `{where}`",

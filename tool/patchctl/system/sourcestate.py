@@ -118,6 +118,8 @@ class Journal:
             stored = msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Intended | None])
         except FileNotFoundError:
             return None
+        except msgspec.DecodeError:
+            return {}  # damaged: there was an update, and no difference counts as ours
         return {
             name.encode("latin-1"): None if item is None else Entry(item.mode, item.id)
             for name, item in stored.items()

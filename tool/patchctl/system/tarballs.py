@@ -63,7 +63,9 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:*", encoding="utf-8", errors="surrogateescape") as tar:
             yield tar
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the system; gzip and bz2 have none for a damaged stream
         raise UsageError(
             f"`{path.name}` is not a complete tar archive: {error}", data={"path": str(path)}
         ) from error
