@@ -219,7 +219,9 @@ class Series:
         series.commit("core: first change", {"a.h": b"".join(lines)}, TRAILERS)
         lines[40] = b"second\n"
         series.commit("core: second change", {"a.h": b"".join(lines)}, TRAILERS)
-        series.commit("core: third change", {"new.h": b"new\n", "b.cu": b"one\n2\nthree\n"}, TRAILERS)
+        series.commit(
+            "core: third change", {"new.h": b"new\n", "b.cu": b"one\n2\nthree\n"}, TRAILERS
+        )
         return series.export()
 
 
