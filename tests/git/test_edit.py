@@ -10,7 +10,8 @@ import pytest
 from tests.git.conftest import MakeProject, Series, git
 
 from patchctl.errors import LocalChanges, LockMismatch, UsageError
-from patchctl.stages.edit import open_edit, open_new, release
+from patchctl.stages.edit import open_edit, open_new
+from patchctl.stages.editsession import release
 from patchctl.stages.replay import replay
 from patchctl.system.report import QuietReporter
 

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from tests.git.conftest import MakeProject, Series, git
 
-from patchctl.stages.edit import open_edit, require_session
+from patchctl.errors import LocalChanges
+from patchctl.stages.edit import open_edit, open_new
+from patchctl.stages.editsession import require_session
 from patchctl.stages.refresh import refresh
 from patchctl.stages.replay import replay
+from patchctl.system.editrepo import EditRepo
 from patchctl.system.project import Project
 from patchctl.system.report import QuietReporter
 from patchctl.system.seriesjournal import finish_replacement
@@ -147,3 +150,47 @@ def test_unfinished_change_is_not_read_as_a_series(series: Series) -> None:
     assert child.wait() == 0
     assert not journal.exists()
     assert (series.project.patches / series.names[0]).read_bytes() == data
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_killed_after_the_patches_were_written_the_edit_tree_follows(
+    series: Series, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    project = series.project
+    opened = open_new(project, QUIET, "core: y") if new else open_edit(project, QUIET, "2")
+    git(opened.folder, "config", "user.name", "N")
+    git(opened.folder, "config", "user.email", "n@example.org")
+    (opened.folder / "y.h").write_text("y\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(EditRepo, "settle_at", killed)
+        with pytest.raises(KeyboardInterrupt):
+            refresh(project, QUIET)
+    written = series.files()
+    assert git(opened.folder, "status", "--porcelain") == "?? y.h"
+    assert not refresh(project, QUIET).changed
+    assert series.files() == written
+    assert git(opened.folder, "status", "--porcelain") == ""
+
+
+def test_killed_while_it_brings_a_conflict_the_next_run_brings_it(
+    series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = series.project
+    folder = open_edit(project, QUIET, "1").folder
+    text = (folder / "a.h").read_bytes()
+    (folder / "a.h").write_bytes(text.replace(b"line 25\n", b"taken\n"))
+    before = series.files()
+    with monkeypatch.context() as patched:
+        patched.setattr(EditRepo, "checkout", killed)
+        with pytest.raises(KeyboardInterrupt):
+            refresh(project, QUIET, resolve=True)
+    with pytest.raises(LocalChanges) as caught:
+        refresh(project, QUIET)
+    assert "cherry-pick" in caught.value.message
+    assert b"<<<<<<<" in (folder / "a.h").read_bytes()
+    assert series.files() == before
+    assert git(folder, "rev-list", "--count", "baseline..HEAD") == "2"
+
+
+def killed(*arguments: object) -> None:
+    raise KeyboardInterrupt

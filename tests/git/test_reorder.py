@@ -7,7 +7,8 @@ import pytest
 from tests.git.conftest import MakeProject, Series
 
 from patchctl.errors import LocalChanges, MergeConflict, UsageError
-from patchctl.stages.edit import load_session, open_edit
+from patchctl.stages.edit import open_edit
+from patchctl.stages.editsession import load_session
 from patchctl.stages.reorder import drop, move
 from patchctl.stages.replay import replay
 from patchctl.system.report import QuietReporter

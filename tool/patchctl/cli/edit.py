@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, command
+from patchctl.cli.render import after_change
 
 if TYPE_CHECKING:
     from patchctl.stages.edit import Opened
@@ -133,15 +134,14 @@ def refresh(
         "dropped": list(done.dropped),
         "leftovers": list(done.leftovers),
     }
-    app.show("refresh", data, lambda: _text(done))
+    app.show("refresh", data, lambda: _text(app, done))
 
 
-def _text(done: Refreshed) -> str:
+def _text(app: App, done: Refreshed) -> str:
     lines = [f"{name}: {fate}" for name, fate in done.patches if fate != "kept"]
     lines += [f"{name}: dropped" for name in done.dropped]
     kept = sum(fate == "kept" for _, fate in done.patches)
     if not done.changed:
         return f"nothing to do: all {kept} patches say what the tree says"
-    lines.append(f"{kept} unchanged; patches/series.lock.toml is renewed")
-    lines.append("next: patchctl replay")
+    lines += after_change(app.project, kept)
     return "\n".join(lines)

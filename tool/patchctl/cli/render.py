@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from patchctl.formats.findings import Finding, Severity, totals, worst_first
+
+if TYPE_CHECKING:
+    from patchctl.system.project import Project
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -37,3 +41,15 @@ def findings_text(findings: Sequence[Finding]) -> str:
             lines.append(f"  hint: {finding.hint}")
     lines.append(totals(findings))
     return "\n".join(lines)
+
+
+def after_change(project: Project, unchanged: int) -> list[str]:
+    """What to say when the series was changed: what is done, and what to do next."""
+    from patchctl.stages.seriesedit import other_locks
+
+    lock = project.relative(project.series_lock)
+    return [
+        f"{unchanged} unchanged; {lock} is renewed",
+        *(f"also: patchctl --baseline {name} replay --lock" for name in other_locks(project)),
+        "next: patchctl replay",
+    ]

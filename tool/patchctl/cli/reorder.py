@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patchctl.cli.app import App, command
+from patchctl.cli.render import after_change
 
 if TYPE_CHECKING:
     from patchctl.stages.reorder import Reordered
@@ -55,6 +56,5 @@ def _show(app: App, name: str, done: Reordered, verb: str) -> None:
     lines = [f"{done.patch}: {verb}"]
     lines += [f"{patch}: {fate}" for patch, fate in done.patches if fate != "kept"]
     kept = sum(fate == "kept" for _, fate in done.patches)
-    lines.append(f"{kept} unchanged; patches/series.lock.toml is renewed")
-    lines.append("next: patchctl replay")
+    lines += after_change(app.project, kept)
     app.show(name, data, "\n".join(lines))

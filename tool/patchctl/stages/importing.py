@@ -17,7 +17,7 @@ from patchctl.formats.mail import TOOL_EMAIL
 from patchctl.formats.patchnames import name_patch, subject_of
 from patchctl.stages.arrivals import Arrival, gather
 from patchctl.stages.current import Current, current_series
-from patchctl.stages.edit import release
+from patchctl.stages.editsession import release
 from patchctl.stages.judge import Judged, Verdict, judge, refusal
 from patchctl.stages.restack import Fate, Wanted, restack
 from patchctl.stages.seriesedit import replace_series

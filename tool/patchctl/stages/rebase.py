@@ -19,9 +19,9 @@ from patchctl.formats.patchmodel import Patch
 from patchctl.formats.rebasesession import Session, read_session
 from patchctl.formats.serieslock import RELOCK, LockedBaseline, verify
 from patchctl.stages.applied import apply_series
-from patchctl.stages.edit import edit_repo, pending
-from patchctl.stages.edit import load_session as edited_now
-from patchctl.stages.edit import session_path as edit_session_file
+from patchctl.stages.editsession import edit_repo, pending
+from patchctl.stages.editsession import load_session as edited_now
+from patchctl.stages.editsession import session_path as edit_session_file
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.rebaseplan import plan
 from patchctl.stages.rebasework import ABORT, RebaseWork, conflict_tree, save_session

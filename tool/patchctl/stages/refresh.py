@@ -17,11 +17,13 @@ from patchctl.formats.mail import read_patch_file
 from patchctl.formats.patchnames import name_patch
 from patchctl.formats.trailers import add_trailers
 from patchctl.stages.current import Current, current_series
-from patchctl.stages.edit import (
+from patchctl.stages.editsession import (
     EDIT_REF,
     EditSession,
+    Moving,
     edit_commits,
     encode_session,
+    move_tree,
     require_session,
     session_path,
 )
@@ -241,17 +243,18 @@ def _bring(
     plan = plan_series(
         project, report, clean.patches, store=store, baseline=current.base, applied=clean.applied
     )
-    store.set_ref(EDIT_REF, plan.prefixes[-1].commit if place else current.base.commit)
+    top = plan.prefixes[-1].commit if place else current.base.commit
+    store.set_ref(EDIT_REF, top)
     covered = item.was + 1
     now = msgspec.structs.replace(
         session,
         patch=item.name,
         covered=tuple(current.names[:covered]),
         key=current.key(covered),
+        moving=Moving(repo.head, repo.snapshot(), top, current.commit(covered)),
     )
     write_file(session_path(project), encode_session(now))
-    repo.checkout(session.base, plan.prefixes[-1].commit if place else current.base.commit)
-    repo.pick(current.commit(covered))
+    move_tree(now, repo)
     where = project.relative(repo.folder)
     conflict.message = conflict.message.replace(
         "; nothing was changed", f"; it waits in `{where}`, no patch file was changed"
@@ -280,18 +283,20 @@ def _finish(
     count = len(patches) - len(current.names) + len(session.covered)
     names = tuple(patch.name for patch in patches[:count])
     last = names[-1] if names else ""
+    head = plan.prefixes[count - 1].commit if count else current.base.commit
     now = msgspec.structs.replace(
         session,
         patch=session.patch if session.patch in names else last,
         covered=names,
         key=plan.prefixes[count - 1].key if count else current.base.commit,
-        head=plan.prefixes[count - 1].commit if count else current.base.commit,
+        head=head,
         new="",
         message="",
+        moving=Moving(repo.head, repo.snapshot(), head),
     )
     store.set_ref(EDIT_REF, now.head)
     plan.carry_out({session_path(project): encode_session(now)})
-    repo.settle_at(now.head)
+    move_tree(now, repo)
     was = {patch.was for patch in patches}
     return Refreshed(
         result.fates,

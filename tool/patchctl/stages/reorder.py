@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from patchctl.errors import MergeConflict, UsageError
 from patchctl.stages.current import Current, current_series
-from patchctl.stages.edit import release
+from patchctl.stages.editsession import release
 from patchctl.stages.restack import Fate, Wanted, restack
 from patchctl.stages.seriesedit import replace_series
 from patchctl.system.project import Project

@@ -15,7 +15,7 @@ from patchctl.formats.seriesrewrite import Listed, rewrite_series
 from patchctl.stages.applied import Applied, apply_series
 from patchctl.system.files import sha256_bytes
 from patchctl.system.prefixes import Prefix, save_prefixes
-from patchctl.system.project import Project
+from patchctl.system.project import DEFAULT_BASELINE, LOCK_SUFFIX, Project
 from patchctl.system.report import Reporter
 from patchctl.system.seriesfiles import PatchSource, read_series
 from patchctl.system.seriesjournal import replace_files
@@ -106,6 +106,16 @@ def plan_series(
     contents[project.series] = text
     contents[project.series_lock] = write_series_lock(applied.lock).encode()
     return SeriesPlan(project, applied, contents)
+
+
+def other_locks(project: Project) -> list[str]:
+    """The other baselines for which the series is locked: what it makes of them changes too."""
+    names = []
+    for path in sorted(project.patches.glob(f"series*{LOCK_SUFFIX}")):
+        if path != project.series_lock:
+            middle = path.name.removeprefix("series").removesuffix(LOCK_SUFFIX)
+            names.append(middle.removeprefix(".") or DEFAULT_BASELINE)
+    return names
 
 
 def replace_series(

@@ -12,7 +12,7 @@ from patchctl.formats.patchmodel import Patch
 from patchctl.formats.series import SeriesEntry, parse_series, unlisted
 from patchctl.formats.serieslock import LockedPatch, SeriesLock
 from patchctl.formats.trailers import read_trailers
-from patchctl.stages.edit import load_session
+from patchctl.stages.editsession import load_session
 from patchctl.system.files import sha256_bytes
 from patchctl.system.project import Project
 from patchctl.system.records import load_record

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from patchctl.errors import UsageError
 from patchctl.formats.gitobjects import display
-from patchctl.stages.edit import load_session, require_session
+from patchctl.stages.editsession import load_session, require_session
 from patchctl.stages.sourceedits import source_edits
 from patchctl.system.editrepo import show_difference
 from patchctl.system.gitrun import GitRepo

@@ -12,7 +12,7 @@ from patchctl.formats.gitobjects import Entry, blob_id, display
 from patchctl.formats.history import COMMITTER
 from patchctl.formats.mail import read_patch_file
 from patchctl.stages.current import Current, current_series
-from patchctl.stages.edit import release
+from patchctl.stages.editsession import release
 from patchctl.stages.refresh import Refreshed
 from patchctl.stages.restack import Wanted, restack
 from patchctl.stages.seriesedit import replace_series
