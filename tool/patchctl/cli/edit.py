@@ -52,7 +52,9 @@ def new(app: App, name: str, after: str | None, message: str, discard: bool) -> 
 @click.argument("patch", required=False)
 @_DISCARD
 def edit(app: App, patch: str | None, discard: bool) -> None:
-    """Open a patch for editing: build/out/edit is the tree with exactly the patches up to it.
+    """Open a patch for editing in build/out/edit.
+
+    There stands the tree with exactly the patches up to it.
 
     It is an ordinary git repository, branch `series`, one commit a patch on tag `baseline`; use
     your own git in it: edit files, commit --amend, rebase -i baseline. `patchctl refresh` makes
@@ -103,12 +105,12 @@ def _show_opened(app: App, name: str, opened: Opened) -> None:
 def refresh(
     app: App, from_source: str | None, allow_drop: bool, signoff: bool, resolve: bool
 ) -> None:
-    """Make patch files of what is in build/out/edit; lock the result.
+    """Make patch files of what is in build/out/edit.
 
     Uncommitted changes and new files go into the patch that was opened; commits that you amended,
     reworded, moved or added become patches. The patches after it are put on top again: strictly,
     else by a three-way merge. On a conflict nothing changes. A patch whose effect is the same
-    keeps its bytes. All files change in one step.
+    keeps its bytes. All files change in one step, the lock too.
     """
     from patchctl.stages.refresh import refresh as run
     from patchctl.stages.sourceedits import refresh_from_source

@@ -37,7 +37,9 @@ def import_(
     strip: int | None,
     author: str | None,
 ) -> None:
-    """Take patches from SOURCE (a file, a mailbox, a folder) into the series.
+    """Take patches from elsewhere into the series.
+
+    SOURCE is a file, a mailbox or a folder.
 
     \b
     patchctl import fix.patch              taken if every hunk fits exactly, else shown

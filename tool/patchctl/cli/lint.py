@@ -25,7 +25,7 @@ AREAS = ("series", "patches", "locks")
     help="github: annotations for a workflow (also chosen by GITHUB_ACTIONS=true).",
 )
 def lint(app: App, only: tuple[str, ...], style: str | None) -> None:
-    """Check the series, its patches and its locks by their files alone, in well under a second.
+    """Check series, patches and locks by their files alone.
 
     Needs no baseline, store, network, git or compiler. `series`: each line, names, numbering,
     missing and unlisted files. `patches`: well-formed, author, subject, message, trailers

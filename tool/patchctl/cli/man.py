@@ -17,7 +17,7 @@ from patchctl.system.files import write_if_changed
 @command
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 def man(app: App, folder: Path) -> None:
-    """Write a manual page for every command into DIR, made from their help.
+    """Write a manual page for every command into DIR.
 
     \b
     patchctl man ~/.local/share/man/man1

@@ -61,7 +61,9 @@ def rebase(
     status: bool,
     accept: bool,
 ) -> None:
-    """Move the series to another baseline; nothing changes until it is accepted.
+    """Move the series to another baseline, as a session.
+
+    Nothing changes until it is accepted.
 
     \b
     patchctl rebase --onto flash-attn==2.8.3.post2 --dry-run   how each patch fits

@@ -35,7 +35,9 @@ def drop(app: App, patch: str) -> None:
 @click.option("--before", metavar="OTHER", help="Put it directly before this patch.")
 @click.option("--after", metavar="OTHER", help="Put it directly after this patch.")
 def move(app: App, patch: str, before: str | None, after: str | None) -> None:
-    """Move PATCH before or after another patch; its file keeps its name.
+    """Move PATCH before or after another patch.
+
+    Its file keeps its name.
 
     The patches in between are put on top again: strictly, else by a three-way merge. On a
     conflict nothing changes.

@@ -28,7 +28,7 @@ HEADERS = ["kernel", "regs", "spill st", "spill ld", "stack", "shared", "CTAs/SM
 def resources(
     app: App, by_patch: bool, everything: bool, jobs: int | None, cuda_home: Path | None
 ) -> None:
-    """Show registers, spills, stack and shared memory of every kernel.
+    """Show what each kernel takes: registers, spills, memory.
 
     With --by-patch after each patch of the series, and what each patch changed. The prefixes
     are built in a folder of their own (build/out/blame), where only the objects are compiled

@@ -19,7 +19,7 @@ _COLOURS = {"applied": "green", "locked": "cyan", "changed": "yellow", "new": "y
 
 @command
 def series(app: App) -> None:
-    """List the patches in order: state, author, files, size, Upstream-Status.
+    """List the patches in order, with state, author and size.
 
     \b
     applied    as locked, and in build/out/src

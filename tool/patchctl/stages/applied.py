@@ -17,7 +17,7 @@ from patchctl.system.prefixes import (
     save_prefixes,
 )
 from patchctl.system.project import Project
-from patchctl.system.report import Reporter
+from patchctl.system.report import QuietReporter, Reporter
 from patchctl.system.seriesfiles import PatchSource
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def apply_series(
     parsed = [parse_patch(s.name, s.data, s.entry.strip) for s in rest]
     tree = store.read_tree(done[-1].tree if done else base.tree)
     builder = HistoryBuilder(base, tree, store.read_blob, done=as_locked(done, patches))
-    with report.task("replaying", len(parsed), unit="patch") as task:
+    task_of = report.task if parsed else QuietReporter().task
+    with task_of("replaying", len(parsed), unit="patch") as task:
         for source, patch in zip(rest, parsed, strict=True):
             task.note(patch.name)
             builder.push(patch, source.sha256)
