@@ -425,6 +425,9 @@ def test_lost_state_adopts_what_is_right_and_keeps_what_is_not(project: Project)
 def test_damaged_journal_takes_no_edit_for_ours(project: Project, content: bytes) -> None:
     journal = project.records / "source.journal.json"
     journal.write_bytes(content)
+    run(project)
+    assert not journal.exists()
+    journal.write_bytes(content)
     (project.source / "csrc/a.h").write_bytes(b"mine\n")
     with pytest.raises(LocalChanges, match="1 file "):
         run(project)
