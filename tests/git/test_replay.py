@@ -333,6 +333,20 @@ def test_edit_in_the_tick_of_the_clock_in_which_it_was_recorded_is_seen(project:
     os.utime(project.records / "source.json", ns=(recorded, recorded))
     path.write_bytes(b"b0\nXX\nb2\n")
     os.utime(path, ns=(recorded, recorded))
+    manifest = project.records / "source.json"
+    content = json.loads(manifest.read_bytes())
+    content["files"]["csrc/b.h"][4] = path.stat().st_ctime_ns
+    manifest.write_text(json.dumps(content))
+    os.utime(manifest, ns=(recorded, recorded))
+    with pytest.raises(LocalChanges):
+        run(project)
+
+
+def test_edit_whose_time_was_set_back_is_seen(project: Project) -> None:
+    path = project.source / "csrc/b.h"
+    stamp = path.stat().st_mtime_ns
+    path.write_bytes(b"b0\nXX\nb2\n")
+    os.utime(path, ns=(stamp, stamp))
     with pytest.raises(LocalChanges):
         run(project)
 
@@ -424,6 +438,9 @@ def test_lost_state_adopts_what_is_right_and_keeps_what_is_not(project: Project)
 @pytest.mark.parametrize("content", [b"", b"{", b"\0\xff", b'{"csrc/a.h": 3}'])
 def test_damaged_journal_takes_no_edit_for_ours(project: Project, content: bytes) -> None:
     journal = project.records / "source.journal.json"
+    journal.write_bytes(content)
+    run(project)
+    assert not journal.exists()
     journal.write_bytes(content)
     (project.source / "csrc/a.h").write_bytes(b"mine\n")
     with pytest.raises(LocalChanges, match="1 file "):

@@ -48,6 +48,15 @@ def test_an_older_file_with_other_content_is_noticed_once(tree: Path) -> None:
     assert snapshot(tree)
 
 
+def test_an_edit_of_the_same_size_whose_time_was_set_back_is_noticed(tree: Path) -> None:
+    path = tree / "a" / "x.h"
+    stamp = path.stat().st_mtime_ns
+    assert snapshot(tree)
+    path.write_text("two")
+    os.utime(path, ns=(stamp, stamp))
+    assert not snapshot(tree)
+
+
 def test_an_older_file_with_the_same_content_is_nothing(tree: Path) -> None:
     assert snapshot(tree)
     os.utime(tree / "a" / "x.h", ns=(OLD, OLD))

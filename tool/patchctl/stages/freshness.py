@@ -15,10 +15,10 @@ _FILE = "source-digests.json"
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The files of a source tree: path -> (mtime in ns, size in bytes, sha256); `at` in ns."""
+    """The files of a source tree: path -> (mtime, ctime, size in bytes, sha256); times in ns."""
 
     at: int
-    files: dict[str, tuple[int, int, str]]
+    files: dict[str, tuple[int, int, int, str]]
 
 
 def source_files(source: Path) -> list[str]:
@@ -44,16 +44,17 @@ def take_snapshot(source: Path, files: list[str], build_folder: Path) -> bool:
         old = Snapshot(0, {})
     trusted = True
     now = time.time_ns()
-    current: dict[str, tuple[int, int, str]] = {}
+    current: dict[str, tuple[int, int, int, str]] = {}
     for name in files:
         stat = (source / name).stat()
         before = old.files.get(name)
-        if before is not None and before[:2] == (stat.st_mtime_ns, stat.st_size):
+        found = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)
+        if before is not None and before[:3] == found:
             current[name] = before
             continue
         digest = sha256_of(source / name)
-        current[name] = (stat.st_mtime_ns, stat.st_size, digest)
-        if before is not None and before[2] != digest and stat.st_mtime_ns <= old.at:
+        current[name] = (*found, digest)
+        if before is not None and before[3] != digest and stat.st_mtime_ns <= old.at:
             trusted = False
     if current != old.files:
         write_file(memory, msgspec.json.encode(Snapshot(now, current)), sync=False)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What replay knows about the files that it wrote: the manifest, and the journal of an update.
 
-The manifest serves as git's index does: a file whose size, time and inode are as recorded is
-not read. One whose time is not older than the manifest itself could have been edited in the
-same tick of the clock, and is read.
+The manifest serves as git's index does: a file whose size, times and inode are as recorded is
+not read (nobody can set back the time at which a file last changed). One whose time is not older
+than the manifest itself could have been edited in the same tick of the clock, and is read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from patchctl.system.files import write_file
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):
-    """A file as it was when its content was last known; time in nanoseconds."""
+    """A file as it was when its content was last known; times in nanoseconds."""
 
     mode: Mode
     id: str
     size: int
     mtime_ns: int
+    ctime_ns: int
     inode: int
 
     @property
@@ -89,7 +90,8 @@ def mode_of(found: os.stat_result) -> Mode | None:
 
 def state_of(entry: Entry, found: os.stat_result) -> FileState:
     """A file with known content as it is now."""
-    return FileState(entry.mode, entry.id, found.st_size, found.st_mtime_ns, found.st_ino)
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return FileState(entry.mode, entry.id, found.st_size, *times, found.st_ino)
 
 
 def read_entry(path: Path, mode: Mode) -> bytes:
