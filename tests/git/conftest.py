@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from patchctl.formats.edittree import tree_id
-from patchctl.formats.gitobjects import Entry, Mode, blob_id
+from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
 from patchctl.system.project import Project
 
@@ -219,9 +218,8 @@ class Series:
         series.commit("core: first change", {"a.h": b"".join(lines)}, TRAILERS)
         lines[40] = b"second\n"
         series.commit("core: second change", {"a.h": b"".join(lines)}, TRAILERS)
-        series.commit(
-            "core: third change", {"new.h": b"new\n", "b.cu": b"one\n2\nthree\n"}, TRAILERS
-        )
+        last: dict[str, bytes | None] = {"new.h": b"new\n", "b.cu": b"one\n2\nthree\n"}
+        series.commit("core: third change", last, TRAILERS)
         return series.export()
 
 
