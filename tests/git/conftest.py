@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from patchctl.formats.gitobjects import Entry, Mode, blob_id, tree_id
+from patchctl.formats.edittree import tree_id
+from patchctl.formats.gitobjects import Entry, Mode, blob_id
 from patchctl.formats.serieslock import SeriesLock, read_series_lock
 from patchctl.system.project import Project
 
