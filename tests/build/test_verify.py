@@ -260,6 +260,13 @@ def test_a_library_that_aborts_its_process_is_a_finding(case: Case, make_library
     assert "namespace _vllm_fa2_C already registered by other.so" in error
 
 
+def test_a_library_that_ends_its_process_badly_is_a_finding(case: Case, make_library: Make) -> None:
+    """All schemas were read by then, and they fit."""
+    case.put(make_library(operators=("-DABORT_AT_EXIT",)))
+    (error,) = case.errors()
+    assert "killed by SIGABRT" in error
+
+
 def test_torchs_cpp_interface_is_refused(case: Case, make_library: Make) -> None:
     case.put(make_library(operators=("-DCPP_API",)))
     errors = case.errors()

@@ -227,6 +227,16 @@ def test_case_19_users_configuration_changes_nothing(
     assert tree[b"tools/gen.sh"].mode == "100755"
 
 
+def test_users_configuration_is_not_even_read(
+    make_project: MakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(FILES)
+    (tmp_path / ".gitconfig").write_text("[broken")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert fetch(project, QuietReporter()).tree == tree_of(FILES)
+
+
 def test_commit_that_arrives_as_a_pack_is_found(make_project: MakeProject) -> None:
     files = {f"csrc/{n}.h": b"%d\n" % n for n in range(150)}
     project = make_project(files)

@@ -62,6 +62,11 @@ def test_a_limit_below_zero_is_refused() -> None:
         (MAIL % (b"\xff\xfe", b"x") + DIFF, "the date"),
         (MAIL % (DATE, b"=?idna?Q?=E9?=") + DIFF, "cannot decode the header"),
         (MAIL % (DATE, b"=?undefined?Q?=E9?=") + DIFF, "cannot decode the header"),
+        (MAIL % (DATE, b"=?utf\0-8?Q?=E9?=") + DIFF, "cannot decode the header"),
+        (
+            MAIL % (DATE, b"x\nContent-Type: text/plain; charset=a\0b") + DIFF,
+            r"unknown charset `a\x00b`",
+        ),
         (DIFF.replace(b"-1,2", b"-1," + b"9" * 5000), "is not a hunk's header"),
         (DIFF.replace(b"-1,2", b"-" + b"0" * 5000 + b"1,2"), "is not a hunk's header"),
         (DIFF[:-1], "ends in the middle of a line"),
@@ -87,7 +92,12 @@ def test_a_patch_that_no_tool_writes_is_malformed(patch: bytes, said: str) -> No
 
 @pytest.mark.parametrize(
     "stamp",
-    [b"1970-13-41 25:61:61 +0000", b"0000-00-00 00:00:00 +9999", b"1970-01-01 00:00:00. +0000"],
+    [
+        b"1970-13-41 25:61:61 +0000",
+        b"0000-00-00 00:00:00 +9999",
+        b"1970-01-01 00:00:00. +0000",
+        b"01970-01-01 00:00:00 +0000",
+    ],
 )
 def test_a_time_stamp_that_is_none_is_not_the_epoch(stamp: bytes) -> None:
     patch = b"--- a/f\n+++ b/f\t%s\n@@ -1 +0,0 @@\n-a\n" % stamp

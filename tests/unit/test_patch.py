@@ -236,6 +236,8 @@ def test_path_that_is_fine(path: bytes) -> None:
         (b"l", b"/etc", True),
         (b"a/b/l", b"../../x/../y", False),
         (b"a/l", b"b/../../../x", True),
+        (b"l", b"./../x", True),
+        (b"a/l", b".//../x", False),
         (b"a/l", b"", True),
         (b"a/l", b"x\0y", True),
     ],

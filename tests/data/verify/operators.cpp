@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stable-ABI operator and a module. ABORT ends the process that loads it, SPLITS adds an argument,
-// CPP_API leaves a symbol of torch's C++ interface undefined, NO_MODULE has no module entry.
+// A stable-ABI operator and a module. ABORT ends the process that loads it, ABORT_AT_EXIT when it
+// ends, SPLITS adds an argument, CPP_API leaves a symbol of torch's C++ interface undefined,
+// NO_MODULE has no module entry.
 #include <Python.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -30,6 +32,10 @@ static const int registered = [] {
     throw std::runtime_error("namespace _vllm_fa2_C already registered by other.so");
     return 1;
 }();
+#endif
+
+#ifdef ABORT_AT_EXIT
+static const struct Last { ~Last() { std::abort(); } } last;
 #endif
 
 #ifdef CPP_API

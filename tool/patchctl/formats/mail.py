@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 
 from patchctl.errors import PatchDoesNotApply
-from patchctl.formats.gitobjects import Identity
+from patchctl.formats.gitobjects import Identity, display
 from patchctl.formats.patchmodel import Header, lines_of, malformed
 
 TOOL_NAME = "patchctl"
@@ -217,10 +217,10 @@ def _text(raw: bytes) -> str:
 def _to_utf8(name: str, raw: bytes, charset: str) -> bytes:
     try:
         return raw.decode(charset).encode() if charset else _text(raw).encode()
-    except LookupError:
-        raise malformed(name, 1, f"unknown charset `{charset}`") from None
     except UnicodeDecodeError:
         return _text(raw).encode()
+    except (LookupError, ValueError):  # ValueError: the name holds a NUL byte
+        raise malformed(name, 1, f"unknown charset `{display(charset.encode())}`") from None
 
 
 def _decode_words(name: str, raw: bytes) -> str:
@@ -238,7 +238,7 @@ def _decode_words(name: str, raw: bytes) -> str:
             else part.decode(charset or "raw-unicode-escape", "replace")
             for part, charset in parts
         )
-    except (HeaderParseError, LookupError, UnicodeError) as error:
+    except (HeaderParseError, LookupError, ValueError) as error:
         raise malformed(name, 1, f"cannot decode the header `{text}`: {error}") from None
 
 

@@ -17,7 +17,7 @@ from patchctl.formats.patchlines import HUNK, INDEX, Cursor, read_binary, read_h
 from patchctl.formats.patchmodel import Action, Change, Patch, malformed
 from patchctl.formats.patchpaths import DEV_NULL, git_names, strip_prefix, unquote, why_unsafe
 
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})$")
+_STAMP = re.compile(rb"(?<!\d)(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.0+)? ([+-]\d{4})$")
 _NOTE = re.compile(r"(dis)?similarity index \d+%$")
 _LOST = re.compile(rb"(old|new|new file|deleted file) mode \d|(rename|copy) (from|to) ")
 _EMPTY = blob_id(b"")
