@@ -11,7 +11,7 @@ from tests.git.conftest import MakeProject, Series, git
 
 from patchctl.errors import LocalChanges, LockMismatch, UsageError
 from patchctl.stages.edit import open_edit, open_new
-from patchctl.stages.editsession import release
+from patchctl.stages.editsession import release, require_session
 from patchctl.stages.replay import replay
 from patchctl.system.report import QuietReporter
 
@@ -147,3 +147,35 @@ def test_releasing_an_edit_with_changes_is_refused(series: Series) -> None:
     release(series.project, [series.names[2]])  # not covered
     with pytest.raises(LocalChanges):
         release(series.project, [series.names[0]])
+
+
+def test_tree_that_lost_its_repository_can_be_discarded(series: Series) -> None:
+    opened = open_edit(series.project, QUIET, "1")
+    (opened.folder / "a.h").write_text("mine\n")
+    shutil.rmtree(opened.folder / ".git")
+    with pytest.raises(LocalChanges):
+        open_edit(series.project, QUIET, "2")
+    assert (opened.folder / "a.h").read_text() == "mine\n"
+    again = open_edit(series.project, QUIET, "2", discard=True)
+    assert again.discarded is not None
+    assert (again.discarded / "a.h").read_text() == "mine\n"
+    assert git(again.folder, "status", "--porcelain") == ""
+
+
+def test_repository_inside_of_the_tree_is_named(series: Series) -> None:
+    opened = open_edit(series.project, QUIET, "1")
+    nested = opened.folder / "nested"
+    nested.mkdir()
+    git(nested, "init", "--quiet")
+    with pytest.raises(LocalChanges) as caught:
+        open_edit(series.project, QUIET, "2")
+    assert "nested/" in "".join(caught.value.details)
+
+
+def test_nothing_open_while_a_rebase_is_says_so(series: Series) -> None:
+    session = series.project.out / "session" / "rebase.json"
+    session.parent.mkdir(parents=True)
+    session.write_text("{}")
+    with pytest.raises(UsageError) as caught:
+        require_session(series.project)
+    assert "rebase --status" in caught.value.hint

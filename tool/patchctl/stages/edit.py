@@ -153,9 +153,9 @@ def _clear(project: Project, report: Reporter, repo: EditRepo, *, discard: bool)
             "a rebase is open, and its tree is the one to edit in",
             hint="patchctl rebase --status",
         )
-    if not repo.exists:
+    if not repo.exists and not (repo.folder.is_dir() and any(repo.folder.iterdir())):
         return None
-    session = last_session(project)
+    session = last_session(project) if repo.exists else None
     left = "a tree that no edit or rebase of ours belongs to" if session is None else ""
     if session is not None:
         catch_up(session, repo)

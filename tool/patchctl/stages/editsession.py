@@ -92,6 +92,10 @@ def require_session(project: Project) -> tuple[EditSession, EditRepo]:
     """
     session, repo = load_session(project), edit_repo(project)
     if session is None or not repo.exists:
+        if (project.out / "session" / "rebase.json").exists():
+            raise UsageError(
+                "no patch is open for editing, but a rebase is", hint="patchctl rebase --status"
+            )
         raise UsageError("no patch is open for editing", hint="patchctl edit PATCH")
     if session.baseline != project.baseline:
         raise UsageError(

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from patchctl.errors import LocalChanges
 from patchctl.system.files import TEMP_PREFIX, write_file
 from patchctl.system.gitrun import GitRepo, users_environment
 from patchctl.system.process import Completed, ProcessFailed, run
@@ -120,8 +121,9 @@ class EditRepo:
         kept = to / f"{self.folder.name}-{stamp}-{secrets.token_hex(2)}"
         kept.parent.mkdir(parents=True, exist_ok=True)
         # it is one folder deeper there
-        borrowed = os.path.relpath(self._store / "objects", kept / ".git" / "objects")
-        write_file(self._repo.git_dir / "objects" / "info" / "alternates", f"{borrowed}\n")
+        if self.exists:
+            borrowed = os.path.relpath(self._store / "objects", kept / ".git" / "objects")
+            write_file(self._repo.git_dir / "objects" / "info" / "alternates", f"{borrowed}\n")
         self.folder.rename(kept)
         return kept
 
@@ -159,6 +161,9 @@ class EditRepo:
 
         What ``.gitignore`` names, and what editors leave behind, is not a part of it. The
         user's index stays as it is.
+
+        Raises:
+            LocalChanges: a repository without a commit lies in it, of which git takes nothing.
         """
         index = self._repo.git_dir / "index"
         mine = self._repo.git_dir / "patchctl-index"
@@ -167,6 +172,14 @@ class EditRepo:
         try:
             self._repo.git("add", "--all", ".", env=env)
             return self._repo.git("write-tree", env=env).out.strip()
+        except ProcessFailed as error:
+            if b"does not have a commit checked out" not in error.completed.stderr:
+                raise
+            raise LocalChanges(
+                f"a repository of its own lies in `{self.folder.name}`; its files cannot be taken",
+                hint="move it out of there, or remove its .git",
+                details=error.details,
+            ) from None
         finally:
             mine.unlink(missing_ok=True)
 
