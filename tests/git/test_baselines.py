@@ -129,6 +129,17 @@ def test_option_works_on_both_sides_of_the_command(
         assert data["source"] == "build/out/baselines/newer/src"
 
 
+def test_next_step_of_an_edit_repeats_the_baseline(
+    two: tuple[Project, Project], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, newer = two
+    assert call(newer, "edit", "1") == 0
+    assert "then patchctl --baseline newer refresh" in capsys.readouterr().out
+    (newer.out / "edit" / "csrc" / "b.h").write_text("mine\n")
+    assert call(newer, "refresh") == 0
+    assert "next: patchctl --baseline newer replay\n" in capsys.readouterr().out
+
+
 def test_hints_repeat_the_baseline(
     two: tuple[Project, Project], capsys: pytest.CaptureFixture[str]
 ) -> None:

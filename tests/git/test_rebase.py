@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from patchctl.cli.main import main
 from patchctl.errors import LocalChanges, LockMismatch, PatchDoesNotApply, Unavailable, UsageError
 from patchctl.formats.rebasesession import Fit, Outcome, Session
 from patchctl.stages.edit import open_edit
+from patchctl.stages.editsession import release
 from patchctl.stages.rebase import abort, classify, load_session, session_file
 from patchctl.stages.replay import replay
 
@@ -423,6 +425,30 @@ def test_open_edit_is_let_go_when_all_of_it_is_in_the_patches(rig: Rig) -> None:
     rig.accept()
     replay(rig.project, QUIET)
     open_edit(rig.project, QUIET, None)
+
+
+def test_edit_that_was_closed_does_not_stand_in_the_way(rig: Rig) -> None:
+    rig.patch("one", change("a", "20:mine"))
+    rig.lock()
+    open_edit(rig.project, QUIET, None)
+    release(rig.project, ["one.patch"])
+    (rig.edit / "a.h").write_bytes(b"unsaved\n")
+    onto = rig.release(change("c", "1:theirs"))
+    with pytest.raises(LocalChanges, match="uncommitted changes"):
+        rig.start(onto)
+    git(rig.edit, "checkout", "--quiet", "a.h")
+    rig.start(onto)
+
+
+def test_edit_tree_that_lost_its_repository_is_not_removed(rig: Rig) -> None:
+    rig.patch("one", change("a", "20:mine"))
+    rig.lock()
+    open_edit(rig.project, QUIET, None)
+    (rig.edit / "a.h").write_bytes(b"unsaved\n")
+    shutil.rmtree(rig.edit / ".git")
+    with pytest.raises(LocalChanges, match="no edit or rebase of ours"):
+        rig.start(rig.release(change("c", "1:theirs")))
+    assert (rig.edit / "a.h").read_bytes() == b"unsaved\n"
 
 
 def test_damaged_record_can_be_aborted(stopped: Rig) -> None:

@@ -84,7 +84,7 @@ def _show_opened(app: App, name: str, opened: Opened) -> None:
     text = (
         f"{session.patch}: {opened.subject}\n"
         f"{folder}: {below}, on branch `series`\n"
-        "next: edit there, then patchctl refresh"
+        f"next: edit there, then {app.spelled('patchctl refresh')}"
     )
     app.show(name, data, text)
 

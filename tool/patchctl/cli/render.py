@@ -46,10 +46,12 @@ def findings_text(findings: Sequence[Finding]) -> str:
 def after_change(project: Project, unchanged: int) -> list[str]:
     """What to say when the series was changed: what is done, and what to do next."""
     from patchctl.stages.seriesedit import other_locks
+    from patchctl.system.project import DEFAULT_BASELINE
 
     lock = project.relative(project.series_lock)
+    option = "" if project.baseline == DEFAULT_BASELINE else f" --baseline {project.baseline}"
     return [
         f"{unchanged} unchanged; {lock} is renewed",
         *(f"also: patchctl --baseline {name} replay --lock" for name in other_locks(project)),
-        "next: patchctl replay",
+        f"next: patchctl{option} replay",
     ]

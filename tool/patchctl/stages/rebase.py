@@ -19,8 +19,7 @@ from patchctl.formats.patchmodel import Patch
 from patchctl.formats.rebasesession import Session, read_session
 from patchctl.formats.serieslock import RELOCK, LockedBaseline, verify
 from patchctl.stages.applied import apply_series
-from patchctl.stages.editsession import edit_repo, pending
-from patchctl.stages.editsession import load_session as edited_now
+from patchctl.stages.editsession import edit_repo, last_session, pending
 from patchctl.stages.editsession import session_path as edit_session_file
 from patchctl.stages.fetch import Baseline, fetch
 from patchctl.stages.rebaseplan import plan
@@ -129,9 +128,10 @@ def begin(project: Project, onto: str, report: Reporter, *, offline: bool) -> Se
 
 def _require_nothing_edited(project: Project) -> None:
     """The rebase needs the edit tree for itself."""
-    edit, repo = edited_now(project), edit_repo(project)
-    if not repo.exists:
+    repo = edit_repo(project)
+    if not repo.exists and not (repo.folder.is_dir() and any(repo.folder.iterdir())):
         return
+    edit = last_session(project) if repo.exists else None
     left = "no edit or rebase of ours made it" if edit is None else pending(edit, repo)
     if left:
         raise LocalChanges(
