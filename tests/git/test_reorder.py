@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 from tests.git.conftest import MakeProject, Series
 
-from patchctl.errors import LocalChanges, MergeConflict, UsageError
+from patchctl.errors import LocalChanges, MergeConflict, Unavailable, UsageError
 from patchctl.stages.edit import open_edit
 from patchctl.stages.editsession import load_session
 from patchctl.stages.reorder import drop, move
 from patchctl.stages.replay import replay
 from patchctl.system.report import QuietReporter
+from patchctl.system.seriesjournal import finish_replacement
 
 QUIET = QuietReporter()
 
@@ -98,3 +99,31 @@ def test_open_edit_with_changes_is_not_pulled_away(series: Series) -> None:
     (folder / "b.h").write_text("b\n")
     drop(series.project, QUIET, "2")
     assert load_session(series.project) is None
+
+
+def test_drop_keeps_a_copy_of_the_file(series: Series) -> None:
+    patch = series.files()["0004-b-other.patch"]
+    done = drop(series.project, QUIET, "4")
+    assert done.kept is not None and done.kept.read_bytes() == patch
+
+
+def test_open_rebase_keeps_the_series_as_it_is(series: Series) -> None:
+    session = series.project.out / "session" / "rebase.json"
+    session.parent.mkdir(parents=True)
+    session.write_text("{}")
+    before = series.files()
+    with pytest.raises(LocalChanges, match="a rebase is open"):
+        drop(series.project, QUIET, "4")
+    with pytest.raises(LocalChanges, match="a rebase is open"):
+        move(series.project, QUIET, "4", before="1")
+    assert series.files() == before
+
+
+@pytest.mark.parametrize("text", ["{", '{"": null}', '{"../x": null}', '{"tool/x": null}'])
+def test_damaged_journal_is_named_and_carries_out_nothing(series: Series, text: str) -> None:
+    journal = series.project.patches / ".series-change.json"
+    journal.write_text(text)
+    before = series.files()
+    with pytest.raises(Unavailable, match=r"series-change\.json"):
+        finish_replacement(series.project, QUIET)
+    assert series.files() == before

@@ -20,7 +20,7 @@ def drop(app: App, patch: str) -> None:
     """Take PATCH out of the series and remove its file.
 
     The patches after it are put on top again: strictly, else by a three-way merge. On a
-    conflict nothing changes. Version control still has the file.
+    conflict nothing changes. A copy of the file stays in build/out/discarded.
     """
     from patchctl.stages.reorder import drop as run
     from patchctl.system.project import exclusive
@@ -53,9 +53,12 @@ def move(app: App, patch: str, before: str | None, after: str | None) -> None:
 def _show(app: App, name: str, done: Reordered, verb: str) -> None:
     data = {
         "patch": done.patch,
+        "kept": done.kept,
         "patches": [{"name": patch, "fate": fate} for patch, fate in done.patches],
     }
     lines = [f"{done.patch}: {verb}"]
+    if done.kept is not None:
+        lines[0] += f"; a copy is in {app.project.relative(done.kept)}"
     lines += [f"{patch}: {fate}" for patch, fate in done.patches if fate != "kept"]
     kept = sum(fate == "kept" for _, fate in done.patches)
     lines += after_change(app.project, kept)

@@ -18,6 +18,7 @@ from patchctl.stages.editsession import (
     encode_session,
     last_session,
     pending,
+    rebase_is_open,
     session_path,
 )
 from patchctl.system.editrepo import EditRepo
@@ -148,7 +149,7 @@ def _open(
 def _clear(project: Project, report: Reporter, repo: EditRepo, *, discard: bool) -> Path | None:
     """Let go of an earlier edit, if everything of it is in the patches."""
     where = project.relative(repo.folder)
-    if (project.out / "session" / "rebase.json").exists():
+    if rebase_is_open(project):
         raise LocalChanges(
             "a rebase is open, and its tree is the one to edit in",
             hint="patchctl rebase --status",

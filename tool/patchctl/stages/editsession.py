@@ -21,6 +21,11 @@ EDIT_REF = "refs/patchctl/edit"
 """Keeps in the store what the edit tree borrows from it."""
 
 
+def rebase_is_open(project: Project) -> bool:
+    """Whether a rebase session is under way."""
+    return (project.out / "session" / "rebase.json").exists()
+
+
 class Moving(msgspec.Struct, frozen=True):
     """What is to happen in the edit tree after the session is written, should we be killed.
 
@@ -92,7 +97,7 @@ def require_session(project: Project) -> tuple[EditSession, EditRepo]:
     """
     session, repo = load_session(project), edit_repo(project)
     if session is None or not repo.exists:
-        if (project.out / "session" / "rebase.json").exists():
+        if rebase_is_open(project):
             raise UsageError(
                 "no patch is open for editing, but a rebase is", hint="patchctl rebase --status"
             )
@@ -139,8 +144,14 @@ def release(project: Project, patches: list[str]) -> None:
     """Close an edit that covers one of `patches`, which are about to change otherwise.
 
     Raises:
-        LocalChanges: the edit tree has changes that are in no patch.
+        LocalChanges: the edit tree has changes that are in no patch, or a rebase is open: its
+            result would be of a series that is no longer there.
     """
+    if rebase_is_open(project):
+        raise LocalChanges(
+            "a rebase is open, and it is of the series as it is",
+            hint="patchctl rebase --status, then finish or abort it",
+        )
     session, repo = load_session(project), edit_repo(project)
     if session is None or not repo.exists or not set(session.covered) & set(patches):
         return

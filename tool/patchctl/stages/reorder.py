@@ -4,27 +4,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from patchctl.errors import MergeConflict, UsageError
 from patchctl.stages.current import Current, current_series
 from patchctl.stages.editsession import release
 from patchctl.stages.restack import Fate, Wanted, restack
 from patchctl.stages.seriesedit import replace_series
+from patchctl.system.files import write_file
 from patchctl.system.project import Project
 from patchctl.system.report import Reporter
 
 
 @dataclass(frozen=True)
 class Reordered:
-    """The patch that was dropped or moved, and what became of each patch, bottom first."""
+    """The patch that was dropped or moved, and what became of each patch, bottom first.
+
+    `kept` is the copy of a patch file that was dropped.
+    """
 
     patch: str
     patches: tuple[tuple[str, Fate], ...]
+    kept: Path | None = None
 
 
 def drop(project: Project, report: Reporter, typed: str, *, offline: bool = False) -> Reordered:
-    """Take a patch out of the series and remove its file.
+    """Take a patch out of the series and remove its file; a copy goes to ``discarded/``.
 
     Raises:
         UsageError: there is no such patch.
@@ -35,7 +41,8 @@ def drop(project: Project, report: Reporter, typed: str, *, offline: bool = Fals
     def without(current: Current, at: int) -> list[int]:
         return [n for n in range(len(current.names)) if n != at]
 
-    return _reorder(project, report, typed, without, "drop", offline=offline)
+    done = _reorder(project, report, typed, without, "drop", offline=offline)
+    return replace(done, kept=project.out / "discarded" / done.patch)
 
 
 def move(
@@ -95,6 +102,10 @@ def _reorder(
                 f"{error.data['patch']}), or {verb} it too"
             )
             raise
+        if at not in order:
+            # perhaps no version control has it yet
+            gone = project.patches / current.names[at]
+            write_file(project.out / "discarded" / gone.name, gone.read_bytes())
         replace_series(
             project,
             report,

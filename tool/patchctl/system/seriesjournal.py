@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -20,6 +20,7 @@ from patchctl.system.project import Project, exclusive
 from patchctl.system.report import Reporter
 
 _NAME = ".series-change.json"
+_FOLDERS = ("patches", "vendor", "build")
 
 
 def _journal(project: Project) -> Path:
@@ -83,7 +84,7 @@ def finish_replacement(project: Project, report: Reporter) -> bool:
 def _carry_out(project: Project) -> None:
     """Every write is idempotent, so being killed again does no harm."""
     journal = _journal(project)
-    stored = msgspec.json.decode(journal.read_bytes(), type=dict[str, bytes | None])
+    stored = _read(project, journal)
     folders = set()
     for name, data in stored.items():
         path = project.root / name
@@ -100,6 +101,24 @@ def _carry_out(project: Project) -> None:
         if folder.is_dir():
             sync_folder(folder)
     journal.unlink()
+
+
+def _read(project: Project, journal: Path) -> dict[str, bytes | None]:
+    """The journal is written as a whole: what does not parse was damaged by somebody else."""
+    try:
+        stored = msgspec.json.decode(journal.read_bytes(), type=dict[str, bytes | None])
+        strangers = [name for name in stored if PurePosixPath(name).parts[0] not in _FOLDERS]
+    except (msgspec.DecodeError, IndexError) as error:
+        raise Unavailable(
+            f"`{project.relative(journal)}` is damaged: {error}",
+            hint="look at `git status`, remove the file, then patchctl replay",
+        ) from error
+    if strangers or any(".." in PurePosixPath(name).parts for name in stored):
+        raise Unavailable(
+            f"`{project.relative(journal)}` names files outside the series and its locks",
+            hint="remove it: patchctl did not write it",
+        )
+    return stored
 
 
 def _sync(path: Path) -> None:
