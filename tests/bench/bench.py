@@ -177,15 +177,11 @@ def kernel_rows(project: Path) -> list[str]:
     """Resources from `verify`, cycles and tensor-active share from the loop model."""
     _, verified = patchctl(project, "verify", "--force")
     _, shown = patchctl(project, "toolchain", "show")
-    cuobjdump = next(
-        Path(row["path"]) / "bin" / "cuobjdump"
-        for row in shown["candidates"]  # type: ignore[attr-defined]
-        if row["chosen"]
-    )
+    cuobjdump = Path(str(shown["chosen"])) / "bin" / "cuobjdump"
     rows = []
     for resources in verified["resources"]:  # type: ignore[attr-defined]
-        if resources.get("kind", "kernel") != "kernel":
-            continue
+        if resources["threads"] is None:
+            continue  # a device function, not a kernel
         reading = model(project, cuobjdump, resources)
         rows.append(
             f"| `{short(resources['name'])}` | {resources['registers']} "
