@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from patchctl.errors import PatchctlError
+from patchctl.errors import PatchctlError, Unavailable
 from patchctl.formats.findings import Finding, has_errors, totals
 from patchctl.formats.matrix import Cell, Fit, blame_patch
 from patchctl.formats.wording import counted
@@ -103,6 +103,10 @@ def check(
             verdict, summary = Verdict.OK, action()
         except PatchctlError as error:
             verdict, summary, result.error = Verdict.FAILED, error.message, error
+        except OSError as raw:  # a full disk, say: the table is shown all the same
+            where = f" (`{raw.filename}`)" if raw.filename else ""
+            result.error = Unavailable(f"{raw.strerror or raw}{where}")
+            verdict, summary = Verdict.FAILED, result.error.message
         result.steps.append(Step(name, verdict, time.monotonic() - start, summary))
     result.findings = job.findings
     if result.error is None and not keep:
