@@ -96,6 +96,19 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o644, sync: bool =
     AtomicFile(path, mode=mode, sync=sync).write(content)
 
 
+def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file that nobody looks at yet: the caller renames it into place when it is whole.
+
+    Raises:
+        FileExistsError: something is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as handle:
+        handle.write(data)
+        os.fchmod(handle.fileno(), mode)
+
+
 def write_if_changed(path: Path, data: bytes | str, *, mode: int = 0o644) -> bool:
     """Write only when the content differs, so that time stamps mean something; True if written."""
     content = data.encode() if isinstance(data, str) else data

@@ -203,11 +203,12 @@ class Store:
     def write_objects(self, objects: Iterable[tuple[str, bytes]]) -> None:
         """Store many objects, each given as kind and content: as one pack, which is faster."""
         new = {object_id(kind, data): (kind, data) for kind, data in objects}
-        missing = [item for hex_id, item in new.items() if not self._is_known(hex_id)]
+        missing = [item for hex_id, item in new.items() if hex_id not in self._known]
         if len(missing) < _PACK_FROM:
             for kind, data in missing:
                 self._write(kind, data)
             return
+        # an object that is there as a file too does no harm, and looking for each takes longer
         repo = GitRepo(self.path)
         try:
             repo.git("index-pack", "--stdin", input=pack(missing))

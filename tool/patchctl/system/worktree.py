@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from patchctl.formats.gitobjects import Entry, Mode, Tree
-from patchctl.system.files import write_file
+from patchctl.system.files import write_new
 from patchctl.system.sourcestate import FileState, Journal, Manifest, state_of
 
 
@@ -206,7 +206,7 @@ class Worktree:
                 path.symlink_to(os.fsdecode(data))
             else:
                 # unsynced: after a power cut a lost file shows as edited, and --discard repairs
-                write_file(path, data, mode=_permissions(entry.mode), sync=False)
+                write_new(path, data, mode=_permissions(entry.mode))
             staged[name] = path
         return staged
 
