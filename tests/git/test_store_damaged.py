@@ -19,6 +19,7 @@ from patchctl.errors import Unavailable
 from patchctl.formats.gitobjects import blob_id
 from patchctl.stages.fetch import BASELINE_REF, fetch
 from patchctl.stages.replay import HEAD_REF, replay
+from patchctl.system.gitstore import Store
 from patchctl.system.project import Project
 from patchctl.system.report import QuietReporter
 
@@ -134,3 +135,17 @@ def test_project_in_a_folder_with_a_variables_name_works(
     project = Project(root, root / "build" / "out")
     replay(project, QuietReporter(), lock=True)
     assert (project.source / "a.h").read_bytes() == b"a1\n"
+
+
+def test_blobs_read_ahead_are_the_same_and_damage_is_still_told(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.git") as store:
+        blobs = {store.write_blob(b"%d\n" % n): b"%d\n" % n for n in range(100)}
+        damaged = next(iter(blobs))
+        loose = store.path / "objects" / damaged[:2] / damaged[2:]
+        loose.chmod(0o644)
+        loose.write_bytes(zlib.compress(b"blob 6\0other\n"))
+        store.read_ahead([*blobs, "0" * 40])
+        for hex_id, content in list(blobs.items())[1:]:
+            assert store.read_blob(hex_id) == content
+        with pytest.raises(Unavailable):
+            store.read_blob(damaged)

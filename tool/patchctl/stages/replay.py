@@ -171,6 +171,9 @@ def replay(
             write_if_changed(project.series_lock, write_series_lock(history.lock))
         drop_record(project, STAGE)
         with report.task(f"updating {project.relative(project.source)}", 0):
+            there = survey.current
+            new = {e.id for name, e in history.files.items() if there.get(name) != e}
+            store.read_ahead(new)
             update = worktree.update(survey, history.files, history.tree, store.read_blob)
         store.set_ref(project.head_ref, history.lock.head)
     outputs = {"tree": history.tree, "head": history.lock.head}
