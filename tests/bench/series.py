@@ -166,7 +166,7 @@ class Series:
 def rows(series: Series) -> list[Row]:
     count = series.count
     full = statistics.median(series.replay() for _ in range(RUNS))
-    quilt = series.quilt()
+    quilt = statistics.median(series.quilt() for _ in range(RUNS))
     am = statistics.median(series.git_am() for _ in range(RUNS))
     faster = min(quilt, am)
     series.replay()
