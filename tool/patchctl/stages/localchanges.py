@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from patchctl.errors import LocalChanges
 from patchctl.formats.gitobjects import display
@@ -24,7 +25,7 @@ def diff_lines(project: Project, tree: str) -> list[str]:
 
 
 def refuse_strays(project: Project, target: Target, files: Iterable[str]) -> None:
-    """See that each of `files`, below the source folder, that a compiler can read is replay's.
+    """See that each of `files`, below the source folder, that takes part in a build is replay's.
 
     A tree that was never replayed has no strays.
 
@@ -34,17 +35,19 @@ def refuse_strays(project: Project, target: Target, files: Iterable[str]) -> Non
     replayed = Worktree(project.source, project.records).manifest
     parts = (target.kernels, target.host)
     compiled = Include(tuple(glob for part in parts for glob in part.sources))
-    included = tuple(f"{folder}/" for part in parts for folder in part.include)
+    included = [folder for part in parts for folder in part.include]
+    included += [str(PurePosixPath(table).parent) for table in target.generate.tables]
+    below = tuple("" if folder == "." else f"{folder}/" for folder in included)
     strays = [
         name
         for name in files
         if os.fsencode(name) not in replayed.files
-        and (name.startswith(included) or compiled.matches(os.fsencode(name)))
+        and (name.startswith(below) or compiled.matches(os.fsencode(name)))
     ]
     if strays and replayed.files:
         raise LocalChanges(
             f"{counted(len(strays), 'file')} in `{project.relative(project.source)}` that a "
-            "compiler would read: not of the series",
+            "build would read: not of the series",
             details=(
                 *(f"new: {display(os.fsencode(name))}" for name in strays),
                 *diff_lines(project, replayed.tree),
