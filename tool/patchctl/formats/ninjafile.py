@@ -7,6 +7,7 @@ folder's name gets into a command that ends up in an object.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,14 @@ from patchctl.formats.target import Target
 
 LINK_FOLDER = "link"
 OBJECT_FOLDER = "obj"
+
+NAMED_UNIT_FILE = "named_unit.h"
+NAMED_UNIT = """\
+// Written by patchctl: an external name for each unit of kernels. nvcc makes the names of its
+// internal symbols from one; where there is none, from the time and the process.
+extern const char PATCHCTL_UNIT __attribute__((visibility("hidden"))) = 0;
+"""
+"""What the file of that name in the build folder must hold: kernels include it first."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,8 @@ def ninja_text(target: Target, sources: Sources, tools: Tools) -> str:
 
 def _variables(rule: str, unit: str, sources: Sources, tools: Tools) -> Iterator[tuple[str, str]]:
     yield "unit", _literal(unit)
+    if rule == "kernel":
+        yield "name", f"unit_{hashlib.sha256(unit.encode()).hexdigest()[:16]}"
     folder = sources.generated.get(unit)
     if folder is not None:
         # it includes what is beside its template, before headers of that name in other folders
@@ -140,9 +151,14 @@ def _kernel_command(target: Target, tools: Tools) -> str:
         "-fPIC",
         *(f"-I{tools.source}/{folder}" for folder in target.kernels.include),
     ]
-    # The names of internal symbols carry a hash of the unit's absolute path: state a fixed one.
+    # The names of internal symbols carry a hash of the unit's absolute path: state a fixed one;
+    # and a hash of an external name or, in a unit that has only templates, a process's number.
     path = "--orig_src_path_name=/$unit"
-    command = f"{_words(nvcc)} $beside -Xcudafe {path} -Xcicc {path} -MD -MF $out.d -c $in -o $out"
+    named = f"-DPATCHCTL_UNIT=$name -include {NAMED_UNIT_FILE}"
+    command = (
+        f"{_words(nvcc)} $beside {named} -Xcudafe {path} -Xcicc {path} "
+        "-MD -MF $out.d -c $in -o $out"
+    )
     log = "$out.ptxas.log"
     return (
         f"if {command} >{log}.tmp 2>&1; then mv -f {log}.tmp {log}; grep -i warning {log} || :; "

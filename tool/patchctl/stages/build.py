@@ -15,7 +15,14 @@ from patchctl.errors import BuildFailed, UsageError
 from patchctl.formats.elf import elf_problem
 from patchctl.formats.globs import Include
 from patchctl.formats.instances import HOST_SUFFIX, KERNEL_SUFFIX
-from patchctl.formats.ninjafile import Sources, Tools, linked_file, ninja_text
+from patchctl.formats.ninjafile import (
+    NAMED_UNIT,
+    NAMED_UNIT_FILE,
+    Sources,
+    Tools,
+    linked_file,
+    ninja_text,
+)
 from patchctl.formats.target import Target, read_target
 from patchctl.stages.freshness import source_files, take_snapshot
 from patchctl.stages.generate import GeneratedUnit, generate
@@ -160,6 +167,7 @@ def build(
         report.warn("a source file changed without a newer time stamp: everything is compiled anew")
         shutil.rmtree(folder / "obj", ignore_errors=True)
     tools = _tools(project, folder, toolchain, host)
+    write_if_changed(folder / NAMED_UNIT_FILE, NAMED_UNIT)
     write_if_changed(folder / "build.ninja", ninja_text(target, sources, tools))
 
     linked, library = folder / linked_file(target), built_library(project, target)
