@@ -91,6 +91,11 @@ def test_build_verify_and_status_know_generated_units(copy: Shell) -> None:
     assert copy.json("verify")["skipped"]
     assert copy.json("status")["current"]
     assert copy.json("build")["compiled"] == 0
+    done = copy.json("check", "--each-prefix")
+    verdicts = {step["name"].removeprefix("prefix "): step for step in done["steps"]}
+    assert {step["verdict"] for step in verdicts.values()} == {"ok"}
+    assert "; 0 kernels" in verdicts["0001-operators.patch"]["summary"]
+    assert "; 2 kernels" in verdicts["0002-table.patch"]["summary"]
 
 
 def test_files_beside_the_table_that_are_not_of_the_series_are_refused(copy: Shell) -> None:
