@@ -96,8 +96,8 @@ def flash_attn_varlen_func(
         max_seqlen_q=int(max_seqlen_q),
         max_seqlen_k=int(max_seqlen_k),
     )
-    # the operator wants cu_seqlens_k even where seqused_k replaces it
-    starts_k = cu_seqlens_q.new_zeros(cu_seqlens_q.shape) if cu_seqlens_k is None else cu_seqlens_k
+    # the operator wants cu_seqlens_k even where seqused_k replaces it, and then looks at no value
+    starts_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     result, lse = _operator(take(call).operators[call.operator])(
         q,
         k,
