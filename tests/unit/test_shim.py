@@ -5,70 +5,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from tests.unit.shimrig import OPERATORS, python
 
 import patchctl
 import vllm_fa2_sm70
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
-
-# the operators, registered with a kernel that anyone can check: the result is 2 q
-OPERATORS = """
-import torch
-from vllm_fa2_sm70 import operators
-
-registry = torch.library.Library("_vllm_fa2_C", "DEF")
-for name, schema in operators.SCHEMAS.items():
-    registry.define(name + schema)
-
-def varlen_fwd(q, k, v, out, *rest):
-    seen.append(rest)
-    out = torch.empty_like(q) if out is None else out
-    return [out.copy_(2 * q), q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float32)]
-
-def fwd_kvcache(q, k, v, *rest):
-    seen.append(rest)
-    out = torch.empty_like(q) if rest[9] is None else rest[9]
-    batch, tokens, heads, _ = q.shape
-    return [out.copy_(2 * q), q.new_zeros((batch, heads, tokens), dtype=torch.float32)]
-
-seen = []
-registry.impl("varlen_fwd", varlen_fwd, "CPU")
-registry.impl("fwd_kvcache", fwd_kvcache, "CPU")
-operators._loaded = None
-assert operators.load() == operators.Library(None, "", adopted=True), operators.load()
-
-# a CPU stands for the GPU here
-from dataclasses import replace
-from vllm_fa2_sm70 import interface
-describe = interface.describe
-interface.describe = lambda *a, **k: replace(describe(*a, **k), capability=(7, 0))
-from vllm_fa2_sm70 import *
-
-q = torch.randn(5, 4, 256, dtype=torch.float16)
-k = torch.randn(7, 2, 256, dtype=torch.float16)
-at_q, at_k = torch.tensor([0, 5], dtype=torch.int32), torch.tensor([0, 7], dtype=torch.int32)
-"""
-
-
-def python(code: str, **environment: str) -> str:
-    """What a fresh process prints; its end must be a good one."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_FA2_SM70")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        env=env | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
 
 REASON = "import vllm_fa2_sm70 as s; print(s.fa_version_unsupported_reason(2))"
 
@@ -170,6 +116,21 @@ def test_calls_reach_the_operators_with_the_arguments_in_place() -> None:
         assert torch.equal(result, 2 * q[None])
         assert seen[1][2].tolist() == [7] and seen[1][2].dtype == torch.int32
         assert seen[1][9:] == (None, 1.0, False, -1, -1, 0.0, True, 0)
+        # new keys: appended by the operator, where they are wanted contiguous
+        new = torch.randn(1, 2, 1, 256, dtype=torch.float16).transpose(1, 2)
+        cos = torch.ones(9, 8, dtype=torch.float16)
+        flash_attn_with_kvcache(
+            q[None], cache, cache, new, new, cos, cos, cache_seqlens=7, causal=True, softcap=2.0,
+            window_size=(4, 0), rotary_interleaved=False, num_splits=3)
+        assert torch.equal(cache[0, 7:8], new[0]) and seen[2][2].tolist() == [7]
+        assert seen[2][3] is cos and seen[2][10:] == (1 / 16, True, 4, 0, 2.0, False, 3)
+        pages, table = torch.zeros(4, 16, 2, 256, dtype=torch.float16), torch.zeros(1, 3).int()
+        slopes, used = torch.ones(4), torch.tensor([7], dtype=torch.int32)
+        flash_attn_varlen_func(
+            q, pages, pages, 5, at_q, 7, seqused_k=used, block_table=table, alibi_slopes=slopes)
+        assert seen[3][2] is used and seen[3][4] is table and seen[3][5] is slopes
+        flash_attn_with_kvcache(q[None], pages, pages, cache_seqlens=7, block_table=table)
+        assert seen[4][2].tolist() == [7] and seen[4][7] is table
         # a descale has no meaning for 16 bit, and vLLM always gives one
         one = torch.ones(1, 2)
         flash_attn_varlen_func(q, k, k, 5, at_q, 7, at_k, q_descale=one, k_descale=one)
@@ -177,40 +138,7 @@ def test_calls_reach_the_operators_with_the_arguments_in_place() -> None:
         flash_attn_varlen_func(q, turned, k, 5, at_q, 7, at_k)
         print(route_counts())
     """
-    assert python(OPERATORS + textwrap.dedent(code)) == "{'dense': 4, 'refused': 0}"
-
-
-def test_torch_compile_traces_the_functions_in_one_graph() -> None:
-    code = """
-        from torch._subclasses import FakeTensorMode
-        def attend(q, k, out=None):
-            result, lse = flash_attn_varlen_func(
-                q + 1, k, k, 5, at_q, 7, at_k, return_softmax_lse=True, out=out)
-            return result + 1, lse
-        with torch.inference_mode():
-            how = {"backend": "aot_eager", "fullgraph": True}
-            for dynamic in (False, True):
-                torch._dynamo.reset()
-                compiled = torch.compile(attend, dynamic=dynamic, **how)
-                assert torch.equal(compiled(q, k)[0], attend(q, k)[0])
-                out = torch.zeros_like(q)
-                assert torch.equal(compiled(q, k, out)[0], attend(q, k)[0])
-                assert torch.equal(out, 2 * (q + 1))
-            with FakeTensorMode() as mode:
-                at_q, at_k = mode.from_tensor(at_q), mode.from_tensor(at_k)
-                result, lse = attend(mode.from_tensor(q), mode.from_tensor(k))
-                print(tuple(result.shape), result.dtype, tuple(lse.shape), lse.dtype)
-                cache = torch.empty(3, 9, 2, 256, dtype=torch.float16)
-                result, lse = flash_attn_with_kvcache(
-                    torch.empty(3, 2, 4, 256, dtype=torch.float16), cache, cache,
-                    return_softmax_lse=True)
-                print(tuple(result.shape), tuple(lse.shape))
-    """
-    said = python(OPERATORS + textwrap.dedent(code))
-    assert said.splitlines() == [
-        "(5, 4, 256) torch.float16 (4, 5) torch.float32",
-        "(3, 2, 4, 256) (3, 4, 2)",
-    ]
+    assert python(OPERATORS + textwrap.dedent(code)) == "{'dense': 7, 'refused': 0}"
 
 
 REFUSED = {

@@ -19,13 +19,14 @@ Environment:
 """
 
 from vllm_fa2_sm70 import operators
+from vllm_fa2_sm70.calls import Call
 from vllm_fa2_sm70.interface import (
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
     get_scheduler_metadata,
     sparse_attn_func,
 )
-from vllm_fa2_sm70.routes import Call, NoRoute, explain, reset_route_counts, route_counts
+from vllm_fa2_sm70.routes import NoRoute, explain, reset_route_counts, route_counts
 from vllm_fa2_sm70.support import fa_version_unsupported_reason, is_fa_version_supported
 
 __version__ = "0.1.0"

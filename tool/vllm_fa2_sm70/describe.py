@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vllm_fa2_sm70 import operators
-from vllm_fa2_sm70.routes import ENVIRONMENT, Call, TensorInfo
+from vllm_fa2_sm70.calls import ENVIRONMENT, Call, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +41,10 @@ def describe(
         k=_info(k),
         v=_info(v),
         out=None if out is None else _info(out),
-        options=frozenset(name for name, value in optional.items() if value is not None),
+        options={name: _info(value) for name, value in optional.items() if value is not None},
         capability=_capability(q.device) if on_cuda else None,
-        needs_gradient=torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)),
+        needs_gradient=torch.is_grad_enabled()
+        and any(t.requires_grad for t in (q, k, v, *optional.values()) if t is not None),
         capturing=on_cuda
         and not torch.compiler.is_compiling()
         and torch.cuda.is_current_stream_capturing(),

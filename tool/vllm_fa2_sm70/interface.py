@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vllm_fa2_sm70 import operators
+from vllm_fa2_sm70.calls import NO_WINDOW
 from vllm_fa2_sm70.describe import describe
-from vllm_fa2_sm70.routes import NO_WINDOW, NoRoute, take
+from vllm_fa2_sm70.routes import NoRoute, take
 from vllm_fa2_sm70.support import VERSION, fa_version_unsupported_reason
 
 if TYPE_CHECKING:
@@ -51,11 +52,14 @@ def flash_attn_varlen_func(
 
     Args:
         q: (tokens, query heads, head dimension).
-        k, v: (tokens, KV heads, head dimension), or pages with `block_table`.
+        k, v: (tokens, KV heads, head dimension), or with `block_table` pages: (pages, page size,
+            KV heads, head dimension).
         cu_seqlens_q, cu_seqlens_k: int32, where each sequence starts, and the end of the last.
         seqused_k: int32, how many keys each sequence has; instead of `cu_seqlens_k`.
         softmax_scale: default: 1 / sqrt(head dimension).
         causal: the last query sees all keys (aligned at the bottom right).
+        window_size: how many keys to the left and to the right of its own a query sees; -1: all.
+        alibi_slopes: float32 (query heads) or (sequences, query heads).
         return_softmax_lse: return (out, lse), lse float32 (query heads, tokens).
         q_descale, k_descale, v_descale: without effect, as scales belong to 8-bit inputs.
 
@@ -92,8 +96,8 @@ def flash_attn_varlen_func(
         max_seqlen_q=int(max_seqlen_q),
         max_seqlen_k=int(max_seqlen_k),
     )
-    # the operator wants cu_seqlens_k even where seqused_k replaces it
-    starts_k = cu_seqlens_q.new_zeros(cu_seqlens_q.shape) if cu_seqlens_k is None else cu_seqlens_k
+    # the operator wants cu_seqlens_k even where seqused_k replaces it, and then looks at no value
+    starts_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     result, lse = _operator(take(call).operators[call.operator])(
         q,
         k,
@@ -154,7 +158,12 @@ def flash_attn_with_kvcache(
     Args:
         q: (batch, tokens, query heads, head dimension).
         k_cache, v_cache: (batch, length, KV heads, head dimension), or pages with `block_table`.
+        k, v: written into the caches at `cache_seqlens`, then attended to like what is there.
+        rotary_cos, rotary_sin: (length or more, rotary dimension / 2), applied to q and `k`.
         cache_seqlens: how many keys of each sequence are in the cache: one number or int32 (batch).
+        cache_batch_idx: int32, which entry of the caches each sequence has.
+        cache_leftpad: int32, how many keys to skip at the start of each sequence.
+        block_table: int32 (batch, pages of a sequence), which pages each sequence has.
         return_softmax_lse: return (out, lse), lse float32 (batch, query heads, tokens).
 
     Raises:
@@ -165,9 +174,10 @@ def flash_attn_with_kvcache(
     _require_version(fa_version)
     _refuse_given(scheduler_metadata=scheduler_metadata, s_aux=s_aux)
     q = _last_contiguous(q)
+    k, v = (None if new is None else _last_contiguous(new) for new in (k, v))
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full(
-            (k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
+            (q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
         )
     window = _window(window_size)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
@@ -195,7 +205,7 @@ def flash_attn_with_kvcache(
         softcap=softcap,
         num_splits=num_splits,
         max_seqlen_q=q.shape[1],
-        max_seqlen_k=k_cache.shape[1],
+        max_seqlen_k=k_cache.shape[1] * (1 if block_table is None else block_table.shape[-1]),
     )
     result, lse = _operator(take(call).operators[call.operator])(
         q,

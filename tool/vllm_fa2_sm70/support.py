@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from vllm_fa2_sm70 import operators
-from vllm_fa2_sm70.routes import PTX_VARIABLE, capability_reason
+from vllm_fa2_sm70.calls import PTX_VARIABLE
+from vllm_fa2_sm70.dense import capability_reason
 
 if TYPE_CHECKING:
     import torch

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torch.compile needs to know of the operators: shapes, and a form that changes nothing.
 
-The schemas say `Tensor! q` and `Tensor!? out` and return a list: torch cannot make that
-functional by itself. So each operator gets a twin without `out` under ``vllm_fa2_sm70::``, which
-a traced graph holds instead; an `out` that was given is filled from the twin's result. (`q` is
-marked as changed for the sake of old callers; no kernel writes it.)
+The schemas say `Tensor! q` and `Tensor!? out`, say nothing of caches that are appended to, and
+return a list: torch cannot trace that, or would trace it wrongly. So each operator has a twin
+without `out` under ``vllm_fa2_sm70::``, which a traced graph holds instead. An `out` that was given
+is filled from the twin's result, and `k` and `v` are appended by torch's own operations before the
+twin attends. (`q` is marked as changed for the sake of old callers; no kernel writes it.)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from vllm_fa2_sm70.appending import Cache, Rotary, append
 from vllm_fa2_sm70.operators import NAMESPACE, SCHEMAS
 
 TWINS = "vllm_fa2_sm70"
+COMPOSITE = "CompositeImplicitAutograd"
 
 Shapes = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -37,8 +41,9 @@ def register() -> None:
         twins.define(name + twin_schema(name))
         twins.impl(name, _twin(name), "CompositeExplicitAutograd")
         torch.library.register_fake(f"{TWINS}::{name}", shapes)
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "Functionalize"):
-            operators.impl(name, _functional(name), "Functionalize")
+        # tracing takes an operator apart where it can; calls that are not traced never come here
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(qualified, COMPOSITE):
+            operators.impl(name, _parts(name), COMPOSITE)
 
 
 def twin_schema(name: str) -> str:
@@ -64,9 +69,11 @@ def _kvcache_shapes(
 
 
 _SHAPES: dict[str, Shapes] = {"varlen_fwd": _varlen_shapes, "fwd_kvcache": _kvcache_shapes}
-_OUT_AT = {
-    name: text[: text.index(" out")].count(",") for name, text in SCHEMAS.items()
-}  # the place of `out` among the arguments
+_NAMES = {
+    name: re.findall(r"(\w+)(?=[,)])", schema.partition(" -> ")[0])
+    for name, schema in SCHEMAS.items()
+}  # the arguments' names, in their order
+_OUT_AT = {name: names.index("out") for name, names in _NAMES.items()}
 
 
 def _fake_of_operator(shapes: Shapes) -> Callable[..., list[torch.Tensor]]:
@@ -87,13 +94,42 @@ def _twin(name: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     return twin
 
 
-def _functional(name: str) -> Callable[..., list[torch.Tensor]]:
+def _parts(name: str) -> Callable[..., list[torch.Tensor]]:
     at = _OUT_AT[name]
 
-    def functional(*arguments: Any) -> list[torch.Tensor]:
+    def parts(*arguments: Any) -> list[torch.Tensor]:
+        if name == "fwd_kvcache":
+            arguments = _appended(dict(zip(_NAMES[name], arguments, strict=True)))
         out = arguments[at]
         twin = getattr(getattr(torch.ops, TWINS), name)
         result, lse = twin(*arguments[:at], *arguments[at + 1 :])
         return [result if out is None else out.copy_(result), lse]
 
-    return functional
+    return parts
+
+
+def _appended(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Append, and give the arguments of a call over what then is in the caches."""
+    k, lengths = given["k"], given["seqlens_k"]
+    if k is None:
+        return tuple(given.values())
+    cache = Cache(given["kcache"], given["vcache"], given["block_table"], given["cache_batch_idx"])
+    rotary = None
+    if given["rotary_cos"] is not None:
+        rotary = Rotary(given["rotary_cos"], given["rotary_sin"], given["is_rotary_interleaved"])
+        given["q"] = rotary.apply(given["q"], _query_positions(given, cache.capacity))
+    append(cache, k, given["v"], lengths, given["leftpad_k"], rotary)
+    given["seqlens_k"] = (lengths + k.shape[1]).int()
+    nothing = ("k", "v", "rotary_cos", "rotary_sin")
+    return tuple(None if name in nothing else value for name, value in given.items())
+
+
+def _query_positions(given: dict[str, Any], capacity: int) -> torch.Tensor:
+    """As FA2: each query has its own position if the mask depends on it, else the first one's."""
+    lengths, q = given["seqlens_k"], given["q"]
+    windows = (given["window_size_left"], given["window_size_right"])
+    steps = torch.arange(q.shape[1], device=q.device)
+    if not given["is_causal"] and not any(0 <= window < capacity for window in windows):
+        steps = torch.zeros_like(steps)
+    positions: torch.Tensor = lengths.long()[:, None] + steps
+    return positions
