@@ -192,7 +192,8 @@ class Call:
         capacity = self.keys.k.shape[1]
         if case.page:
             capacity *= self.keys.arguments["block_table"].shape[1]
-        angle = torch.rand(capacity + 5, case.rotary_dim // 2, device=DEVICE) * 6.3
+        capacity += case.lengths_q[0]  # queries may stand behind the last key
+        angle = torch.rand(capacity, case.rotary_dim // 2, device=DEVICE) * 6.3
         cos, sin = angle.cos().half(), angle.sin().half()
         interleaved = "interleaved" in case.append
         self.arguments |= {
