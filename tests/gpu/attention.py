@@ -209,6 +209,8 @@ def torch_attention(
     bias only in fp16, so both are spelt out, with the softmax in float32."""
     scoring = scoring or Scoring()
     lengths = lengths_of(q, k) if lengths is None else lengths
+    if q.numel() == 0 or k.shape[1] == 0:
+        return torch.zeros_like(q)
     rows = torch.arange(q.shape[1], device=q.device)
     seen = visible(rows, k.shape[1], lengths, scoring)[:, None]
     group = q.shape[2] // k.shape[2]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 RELATIVE_L2_BOUND = 4e-4
-WORST_BOUND = 1e-3
+WORST_BOUND = 1.5e-3
 # Where PyTorch is exact by chance, one rounding may still go the other way.
 RELATIVE_L2_FLOOR, WORST_FLOOR = 2e-5, 2.5e-4
 LSE_BOUND = 2e-5
@@ -56,17 +56,17 @@ def complaints(ours: Errors, theirs: Errors | None, head_dim: int) -> list[str]:
     if ours.relative_l2 > RELATIVE_L2_BOUND:
         found.append(f"relative L2 {ours.relative_l2:.2e} > {RELATIVE_L2_BOUND:.0e}")
     if ours.worst > WORST_BOUND:
-        found.append(f"worst error {ours.worst:.2e} > {WORST_BOUND:.0e}")
+        found.append(f"worst error {ours.worst:.2e} > {WORST_BOUND:.1e}")
     if ours.worst_row > row_bound(head_dim):
         found.append(f"relative L2 of a row {ours.worst_row:.2e} > {row_bound(head_dim):.1e}")
     if theirs is None:
         return found
     if ours.relative_l2 > 2 * theirs.relative_l2 + RELATIVE_L2_FLOOR:
         found.append(
-            f"relative L2 {ours.relative_l2:.2e}, more than twice PyTorch's {theirs.relative_l2:.2e}"
+            f"relative L2 {ours.relative_l2:.2e}, over twice PyTorch's {theirs.relative_l2:.2e}"
         )
     if ours.worst > 2 * theirs.worst + WORST_FLOOR:
-        found.append(f"worst error {ours.worst:.2e}, more than twice PyTorch's {theirs.worst:.2e}")
+        found.append(f"worst error {ours.worst:.2e}, over twice PyTorch's {theirs.worst:.2e}")
     return found
 
 

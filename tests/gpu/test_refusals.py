@@ -121,7 +121,9 @@ KVCACHE = {
     "k without v": ({"k": NEW["k"]} | AT, "`v` is None"),
     "v without k": ({"v": NEW["v"]} | AT, "`v` is a tensor float16[2, 1, 2, 256]"),
     "k without lengths": (NEW, "`seqlens_k` is None"),
-    "k of another batch": (NEW | AT | {"k": tensor(3, 1, 2, HEAD_DIM)}, "`k` is a tensor float16[3"),
+    "k of another batch": (
+        NEW | AT | {"k": tensor(3, 1, 2, HEAD_DIM)}, "`k` is a tensor float16[3, 1, 2, 256]",
+    ),
     "v of another length": (
         NEW | AT | {"v": tensor(2, 2, 2, HEAD_DIM)}, "`v` is a tensor float16[2, 2, 2, 256]",
     ),

@@ -153,5 +153,3 @@ def test_nan_in_a_query_stays_in_its_row(path, head_dim, position):
     hit = torch.zeros_like(out, dtype=torch.bool)
     hit[0, position, 1] = True
     assert_close(torch.where(hit, 0, out), torch.where(hit, 0, expected))
-
-
