@@ -16,9 +16,15 @@ library into vLLM instead (``patchctl install --overlay vllm``) where both are i
 Environment:
     VLLM_FA2_SM70_LIBRARY: load this file instead of the one in the package.
     VLLM_FA2_SM70_ALLOW_PTX: ``1`` lets GPUs after sm_70 run the embedded compute_70 PTX.
+    VLLM_FA2_SM70_GQA_PREFILL: ``fused`` (default), ``workspace`` or ``off``: what serves long
+        prefills (docs/gqa-prefill.md).
+    VLLM_FLASH_V100_PREFILL_D256_GQA_ARCH_128K_EXPERIMENTAL: ``0`` turns that off, too.
+
+The logger ``vllm_fa2_sm70`` says each call's route at level DEBUG.
 """
 
 from vllm_fa2_sm70 import operators
+from vllm_fa2_sm70.buffers import release_memory, retained_memory
 from vllm_fa2_sm70.calls import Call
 from vllm_fa2_sm70.interface import (
     flash_attn_varlen_func,
@@ -26,7 +32,14 @@ from vllm_fa2_sm70.interface import (
     get_scheduler_metadata,
     sparse_attn_func,
 )
-from vllm_fa2_sm70.routes import NoRoute, explain, reset_route_counts, route_counts
+from vllm_fa2_sm70.routes import NoRoute, explain, explanation
+from vllm_fa2_sm70.serving import (
+    Trace,
+    recent_calls,
+    refusal_counts,
+    reset_route_counts,
+    route_counts,
+)
 from vllm_fa2_sm70.support import fa_version_unsupported_reason, is_fa_version_supported
 
 __version__ = "0.1.0"
@@ -37,14 +50,20 @@ library = operators.load()
 __all__ = [
     "Call",
     "NoRoute",
+    "Trace",
     "explain",
+    "explanation",
     "fa_version_unsupported_reason",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
     "get_scheduler_metadata",
     "is_fa_version_supported",
     "library",
+    "recent_calls",
+    "refusal_counts",
+    "release_memory",
     "reset_route_counts",
+    "retained_memory",
     "route_counts",
     "sparse_attn_func",
 ]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PTX_VARIABLE = "VLLM_FA2_SM70_ALLOW_PTX"
-ENVIRONMENT = (PTX_VARIABLE,)
+GQA_VARIABLE = "VLLM_FA2_SM70_GQA_PREFILL"
+GQA_ROLLBACK_VARIABLE = "VLLM_FLASH_V100_PREFILL_D256_GQA_ARCH_128K_EXPERIMENTAL"
+ENVIRONMENT = (PTX_VARIABLE, GQA_VARIABLE, GQA_ROLLBACK_VARIABLE)
 """The variables that routes look at."""
 
 NO_WINDOW = (-1, -1)
@@ -33,7 +35,9 @@ class Call:
     are the caches. `options` holds the other optional tensors that were given (``block_table``,
     ``alibi_slopes``; ``k`` and ``v`` are those that are appended). `capability` is None when q is
     not on a CUDA device. `environment` holds those of `ENVIRONMENT` that are set. `unusable` says
-    why the library's operators cannot be called at all (empty: they can).
+    why the library's operators cannot be called at all (empty: they can); `library_operators` names
+    those of its optional ones that can. `sequences` is how many are packed into q. `traced`: the
+    tensors have no data, as torch.compile's have none.
     """
 
     operator: str
@@ -53,8 +57,15 @@ class Call:
     options: Mapping[str, TensorInfo] = field(default_factory=dict)
     needs_gradient: bool = False
     capturing: bool = False
+    traced: bool = False
+    sequences: int = 1
     environment: tuple[tuple[str, str], ...] = ()
     unusable: str = ""
+    library_operators: frozenset[str] = frozenset()
+
+    def variable(self, name: str) -> str:
+        """An environment variable's value; empty if it is not set."""
+        return dict(self.environment).get(name, "")
 
     def allows_ptx(self) -> bool:
         """Whether GPUs after sm_70 may run the embedded PTX."""

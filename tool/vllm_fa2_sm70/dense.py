@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vllm_fa2_sm70.calls import PTX_VARIABLE, Call, TensorInfo
+from vllm_fa2_sm70.reasons import Reason
 
 NATIVE = (7, 0)
 ALIGNED = 8  # elements: the kernels load 16 bytes at a time
@@ -37,14 +38,16 @@ def capability_reason(capability: tuple[int, int] | None, *, allow_ptx: bool) ->
 
 def common_refusals(call: Call) -> list[str]:
     """What stands against every route."""
-    reasons = [call.unusable] if call.unusable else []
+    reasons: list[str] = [Reason("library", call.unusable)] if call.unusable else []
     unfit = capability_reason(call.capability, allow_ptx=call.allows_ptx())
-    reasons += [unfit] if unfit else []
-    for name, tensor in _tensors(call).items():
+    reasons += [Reason("device", unfit)] if unfit else []
+    for name, tensor in tensors_of(call).items():
         if tensor.device != call.q.device:
-            reasons.append(f"{name} is on {tensor.device}, q on {call.q.device}")
+            other = f"{name} is on {tensor.device}, q on {call.q.device}"
+            reasons.append(Reason("device", other))
     if call.needs_gradient:
-        reasons.append("an input needs a gradient, and there is no backward pass")
+        why = "an input needs a gradient, and there is no backward pass"
+        reasons.append(Reason("gradient", why))
     return reasons
 
 
@@ -56,7 +59,7 @@ def dense_refusals(call: Call) -> list[str]:
         reasons.append(f"it does not serve `{call.operator}`")
     cached = call.operator == "fwd_kvcache"
     paged = "block_table" in call.options
-    for name, tensor in _tensors(call).items():
+    for name, tensor in tensors_of(call).items():
         is_key = name in ("k", "v")
         reasons += _layout(name, tensor, 4 if cached or (paged and is_key) else 3)
     for name in ("k", "v"):
@@ -74,7 +77,8 @@ def dense_refusals(call: Call) -> list[str]:
     return reasons
 
 
-def _tensors(call: Call) -> dict[str, TensorInfo]:
+def tensors_of(call: Call) -> dict[str, TensorInfo]:
+    """Those that every route reads or writes, by name."""
     found = {"q": call.q, "k": call.k, "v": call.v}
     return found if call.out is None else {**found, "out": call.out}
 
@@ -86,14 +90,16 @@ _REMEDIES = {
 }
 
 
-def _not_half(name: str, dtype: str) -> list[str]:
+def not_half(name: str, dtype: str) -> list[str]:
+    """Why a tensor's type does not serve."""
     if dtype == "float16":
         return []
-    return [f"{name} is {dtype}, not float16{_REMEDIES.get(dtype.partition('_')[0], '')}"]
+    why = f"{name} is {dtype}, not float16{_REMEDIES.get(dtype.partition('_')[0], '')}"
+    return [Reason("dtype", why)]
 
 
 def _layout(name: str, tensor: TensorInfo, dimensions: int) -> list[str]:
-    reasons = _not_half(name, tensor.dtype)
+    reasons = not_half(name, tensor.dtype)
     if len(tensor.shape) != dimensions:
         reasons.append(f"{name} has {len(tensor.shape)} dimensions, not {dimensions}")
     head_dim = tensor.shape[-1] if tensor.shape else 0
@@ -102,6 +108,12 @@ def _layout(name: str, tensor: TensorInfo, dimensions: int) -> list[str]:
             f"{name} has shape {list(tensor.shape)}, its last dimension not a multiple of 8 "
             "from 8 to 256"
         )
+    return reasons + misaligned(name, tensor)
+
+
+def misaligned(name: str, tensor: TensorInfo) -> list[str]:
+    """What is wrong with a tensor's strides and address."""
+    reasons: list[str] = []
     if 0 in tensor.shape:
         return reasons
     if tensor.strides[-1:] != (1,):
@@ -114,7 +126,7 @@ def _layout(name: str, tensor: TensorInfo, dimensions: int) -> list[str]:
             f"{name} begins {tensor.offset} elements into its storage, which is no "
             f"multiple of {ALIGNED}"
         )
-    return reasons
+    return [Reason("layout", reason) for reason in reasons]
 
 
 def _shapes(call: Call) -> list[str]:
@@ -201,7 +213,7 @@ def _cache(call: Call) -> list[str]:
 
 
 def _rotary(call: Call, name: str, table: TensorInfo) -> list[str]:
-    reasons = _not_half(name, table.dtype)
+    reasons = not_half(name, table.dtype)
     if len(table.shape) != 2:
         return [*reasons, f"{name} has {len(table.shape)} dimensions, not 2"]
     rows, half = table.shape

@@ -34,7 +34,8 @@ def describe(
     """
     import torch
 
-    on_cuda = q.device.type == "cuda"
+    traced = _is_traced(q)
+    library = operators.load()
     return Call(
         operator=operator,
         q=_info(q),
@@ -42,15 +43,46 @@ def describe(
         v=_info(v),
         out=None if out is None else _info(out),
         options={name: _info(value) for name, value in optional.items() if value is not None},
-        capability=_capability(q.device) if on_cuda else None,
+        capability=capability_of(q.device),
         needs_gradient=torch.is_grad_enabled()
         and any(t.requires_grad for t in (q, k, v, *optional.values()) if t is not None),
-        capturing=on_cuda
-        and not torch.compiler.is_compiling()
+        traced=traced,
+        capturing=q.device.type == "cuda"
+        and not traced
         and torch.cuda.is_current_stream_capturing(),
         environment=tuple((n, os.environ[n]) for n in ENVIRONMENT if n in os.environ),
-        unusable=operators.load().reason,
+        unusable=library.reason,
+        library_operators=library.optional,
         **facts,
+    )
+
+
+def describe_packed(arguments: tuple[Any, ...]) -> Call:
+    """The call that the arguments of ``varlen_fwd`` make."""
+    q, k, v, out, starts_q, _, seqused_k, leftpad_k, block_table, slopes = arguments[:10]
+    longest_q, longest_k, dropout, scale, _, causal, left, right, softcap = arguments[10:19]
+    optional = {
+        "seqused_k": seqused_k,
+        "leftpad_k": leftpad_k,
+        "block_table": block_table,
+        "alibi_slopes": slopes,
+    }
+    return describe(
+        "varlen_fwd",
+        q,
+        k,
+        v,
+        out,
+        optional,
+        softmax_scale=scale,
+        causal=causal,
+        window=(left, right),
+        softcap=softcap,
+        dropout=dropout,
+        num_splits=arguments[20],
+        max_seqlen_q=longest_q,
+        max_seqlen_k=longest_k,
+        sequences=starts_q.shape[0] - 1,
     )
 
 
@@ -68,10 +100,23 @@ def _info(tensor: Tensor) -> TensorInfo:
     )
 
 
-def _capability(device: Device) -> tuple[int, int]:
+def _is_traced(q: Tensor) -> bool:
+    """Whether there is a graph in the making, or only shapes, instead of data."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return True
+    dispatches = type(q).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    modes: int = torch._C._len_torch_dispatch_stack()
+    return dispatches or modes > 0 or q.device.type == "meta"
+
+
+def capability_of(device: Device) -> tuple[int, int] | None:
     """A CUDA device's compute capability, asked once: that takes longer than choosing."""
     import torch
 
+    if device.type != "cuda":
+        return None
     if torch.compiler.is_compiling():
         return torch.cuda.get_device_capability(device)
     if device.index not in _capabilities:

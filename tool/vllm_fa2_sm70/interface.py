@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vllm_fa2_sm70 import operators
 from vllm_fa2_sm70.calls import NO_WINDOW
-from vllm_fa2_sm70.describe import describe
-from vllm_fa2_sm70.routes import NoRoute, take
+from vllm_fa2_sm70.describe import describe, describe_packed
+from vllm_fa2_sm70.routes import NoRoute
+from vllm_fa2_sm70.serving import serve
 from vllm_fa2_sm70.support import VERSION, fa_version_unsupported_reason
 
 if TYPE_CHECKING:
@@ -80,25 +80,9 @@ def flash_attn_varlen_func(
     q, k, v = _last_contiguous(q), _last_contiguous(k), _last_contiguous(v)
     window = _window(window_size)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
-    call = describe(
-        "varlen_fwd",
-        q,
-        k,
-        v,
-        out,
-        {"seqused_k": seqused_k, "block_table": block_table, "alibi_slopes": alibi_slopes},
-        softmax_scale=scale,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        dropout=dropout_p,
-        num_splits=num_splits,
-        max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k),
-    )
     # the operator wants cu_seqlens_k even where seqused_k replaces it, and then looks at no value
     starts_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
-    result, lse = _operator(take(call).operators[call.operator])(
+    arguments = (
         q,
         k,
         v,
@@ -109,8 +93,8 @@ def flash_attn_varlen_func(
         None,
         block_table,
         alibi_slopes,
-        call.max_seqlen_q,
-        call.max_seqlen_k,
+        int(max_seqlen_q),
+        int(max_seqlen_k),
         dropout_p,
         scale,
         False,
@@ -121,6 +105,7 @@ def flash_attn_varlen_func(
         num_splits,
         None,
     )
+    result, lse = serve(describe_packed(arguments), arguments)
     return (result, lse) if return_softmax_lse else result
 
 
@@ -207,7 +192,7 @@ def flash_attn_with_kvcache(
         max_seqlen_q=q.shape[1],
         max_seqlen_k=k_cache.shape[1] * (1 if block_table is None else block_table.shape[-1]),
     )
-    result, lse = _operator(take(call).operators[call.operator])(
+    arguments = (
         q,
         k_cache,
         v_cache,
@@ -228,6 +213,7 @@ def flash_attn_with_kvcache(
         rotary_interleaved,
         num_splits,
     )
+    result, lse = serve(call, arguments)
     return (result, lse) if return_softmax_lse else result
 
 
@@ -239,12 +225,6 @@ def get_scheduler_metadata(*args: Any, **kwargs: Any) -> NoReturn:
 def sparse_attn_func(*args: Any, **kwargs: Any) -> NoReturn:
     """Vertical and slash sparse attention, which has no kernel here; refuses with the reason."""
     raise NoRoute("sparse_attn_func: this package has no vertical-slash sparse kernel for sm_70")
-
-
-def _operator(name: str) -> Any:
-    import torch
-
-    return getattr(getattr(torch.ops, operators.NAMESPACE), name)
 
 
 def _require_version(fa_version: int) -> None:

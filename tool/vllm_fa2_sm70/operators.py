@@ -7,7 +7,7 @@ import ctypes
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,19 @@ SCHEMAS = {
 }
 """What the interface calls; every argument is passed by position."""
 
+OPTIONAL = {
+    "sm70_gqa_prefill_fused": (
+        "(Tensor q, Tensor k, Tensor v, Tensor! out, Tensor! lse, Tensor! partials, "
+        "Tensor cu_seqlens_q, Tensor cu_seqlens_k, float softmax_scale) -> ()"
+    ),
+    "sm70_gqa_prefill_workspace": (
+        "(Tensor q, Tensor k, Tensor v, Tensor! out, Tensor! lse, Tensor! workspace, "
+        "Tensor! state, Tensor cu_seqlens_q, Tensor cu_seqlens_k, float softmax_scale, "
+        "int key_block) -> ()"
+    ),
+}
+"""What routes call if the library has it; a library without them serves all calls, too."""
+
 
 @dataclass(frozen=True)
 class Library:
@@ -43,12 +56,13 @@ class Library:
 
     `path` is its file (None if there is none, or if it cannot be told). `reason` says why its
     operators cannot be called and is empty if they can. `adopted` is true if somebody else had
-    loaded it before.
+    loaded it before. `optional` are those of `OPTIONAL` that it has.
     """
 
     path: Path | None
     reason: str = ""
     adopted: bool = False
+    optional: frozenset[str] = frozenset()
 
 
 _loaded: Library | None = None
@@ -62,7 +76,9 @@ def load() -> Library:
         if not _loaded.reason:
             from vllm_fa2_sm70 import tracing
 
-            tracing.register()
+            fitting = frozenset(n for n, text in OPTIONAL.items() if not _unlike(n, text))
+            _loaded = replace(_loaded, optional=fitting)
+            tracing.register(fitting)
     return _loaded
 
 
@@ -123,17 +139,20 @@ def _registered() -> bool:
 
 def _misfit(where: str) -> str:
     """Which operator or argument is not what the interface calls; empty if all fit."""
+    found = (_unlike(name, text) for name, text in SCHEMAS.items())
+    return next((f"{where} has {what}" for what in found if what), "")
+
+
+def _unlike(name: str, text: str) -> str:
+    """What is there instead of an operator with that schema; empty if it is there."""
     import torch
 
-    for name, text in SCHEMAS.items():
-        found = torch._C._jit_get_schemas_for_operator(f"{NAMESPACE}::{name}")
-        if not found:
-            return f"{where} has no operator `{name}`"
-        wanted = torch._C.parse_schema(f"{NAMESPACE}::{name}{text}")
-        difference = _difference(found[0].arguments, wanted.arguments)
-        if difference:
-            return f"{where} has another `{name}`: {difference}"
-    return ""
+    found = torch._C._jit_get_schemas_for_operator(f"{NAMESPACE}::{name}")
+    if not found:
+        return f"no operator `{name}`"
+    wanted = torch._C.parse_schema(f"{NAMESPACE}::{name}{text}")
+    difference = _difference(found[0].arguments, wanted.arguments)
+    return f"another `{name}`: {difference}" if difference else ""
 
 
 def _difference(found: list[Any], wanted: list[Any]) -> str:

@@ -3,27 +3,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from vllm_fa2_sm70 import gqa_serve
 from vllm_fa2_sm70.calls import Call
-from vllm_fa2_sm70.dense import DENSE_OPTIONS, dense_refusals
-
-REFUSED = "refused"
-"""The name under which calls without a route are counted."""
+from vllm_fa2_sm70.dense import dense_refusals
+from vllm_fa2_sm70.gqa import gqa_operator, gqa_refusals
+from vllm_fa2_sm70.reasons import kind_of
+from vllm_fa2_sm70.served import Serve, call_library
 
 
 @dataclass(frozen=True)
 class Route:
     """A way to serve a call: `refusals` gives every reason why it cannot, none if it can.
 
-    `operators` says what is called for each operator that a caller's function stands for.
+    `operator` says which of the library's operators is called. `serve` calls it with the arguments
+    of the operator that the caller's function stands for; it can still decline, for a reason that
+    nobody knows before.
     """
 
     name: str
-    operators: Mapping[str, str]
+    operator: Callable[[Call], str]
     refusals: Callable[[Call], list[str]]
+    serve: Serve = call_library
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,14 @@ class NoRoute(NotImplementedError):
     """No kernel here serves the call; the message gives every reason of every route."""
 
 
-_SAME = {name: name for name in DENSE_OPTIONS}
-ROUTES = (Route("dense", _SAME, dense_refusals),)
+def _asked_for(call: Call) -> str:
+    return call.operator
+
+
+ROUTES = (
+    Route("gqa_prefill", gqa_operator, gqa_refusals, gqa_serve.serve),
+    Route("dense", _asked_for, dense_refusals),
+)
 """In order of preference; the last one is the exact fallback of all."""
 
 
@@ -62,27 +72,23 @@ def explain(call: Call) -> str:
     return "\n".join([*lines, taken])
 
 
-_counts: Counter[str] = Counter()
-
-
-def take(call: Call) -> Route:
-    """The route for a call that is about to run; it is counted.
-
-    Raises:
-        NoRoute: no route serves the call.
-    """
+def explanation(call: Call) -> dict[str, Any]:
+    """The same as data, with what every route says, also those after the one that is taken."""
     choice = choose(call)
-    _counts[choice.route.name if choice.route else REFUSED] += 1
-    if choice.route is None:
-        raise NoRoute(f"`{call.operator}` of vllm_fa2_sm70 refuses this call\n{explain(call)}")
-    return choice.route
+    routes = []
+    for route in ROUTES:
+        reasons = route.refusals(call)
+        routes.append(
+            {
+                "name": route.name,
+                "operator": route.operator(call),
+                "taken": route is choice.route,
+                "refusals": [reason_data(reason) for reason in reasons],
+            }
+        )
+    return {"taken": choice.route.name if choice.route else None, "routes": routes}
 
 
-def route_counts() -> dict[str, int]:
-    """How many calls took each route, and how many were refused."""
-    return {name: _counts[name] for name in (*(r.name for r in ROUTES), REFUSED)}
-
-
-def reset_route_counts() -> None:
-    """Start counting from zero."""
-    _counts.clear()
+def reason_data(reason: str) -> dict[str, str]:
+    """A reason as data."""
+    return {"kind": kind_of(reason), "reason": str(reason)}

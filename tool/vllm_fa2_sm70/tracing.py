@@ -6,12 +6,15 @@ return a list: torch cannot trace that, or would trace it wrongly. So each opera
 without `out` under ``vllm_fa2_sm70::``, which a traced graph holds instead. An `out` that was given
 is filled from the twin's result, and `k` and `v` are appended by torch's own operations before the
 twin attends. (`q` is marked as changed for the sake of old callers; no kernel writes it.)
+
+Where the caller's function is traced, and not the operator, the graph holds ``routed_varlen_fwd``:
+a twin that goes along the route table each time that it runs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from vllm_fa2_sm70.appending import Cache, Rotary, append
 from vllm_fa2_sm70.operators import NAMESPACE, SCHEMAS
 
 TWINS = "vllm_fa2_sm70"
+ROUTED = "routed_varlen_fwd"
 COMPOSITE = "CompositeImplicitAutograd"
 
 Shapes = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -27,8 +31,13 @@ Shapes = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 _libraries: list[torch.library.Library] = []  # an operator lives as long as its library
 
 
-def register() -> None:
-    """Describe each operator to torch, unless its library has done so."""
+def register(optional: frozenset[str] = frozenset()) -> None:
+    """Describe each operator to torch, unless its library has done so.
+
+    Args:
+        optional: the optional operators that the library has. They change what they are given and
+            return nothing, so torch can trace them as they are.
+    """
     twins = torch.library.Library(TWINS, "DEF")
     operators = torch.library.Library(NAMESPACE, "IMPL")
     _libraries.extend((twins, operators))
@@ -44,6 +53,34 @@ def register() -> None:
         # tracing takes an operator apart where it can; calls that are not traced never come here
         if not torch._C._dispatch_has_kernel_for_dispatch_key(qualified, COMPOSITE):
             operators.impl(name, _parts(name), COMPOSITE)
+    twins.define(ROUTED + twin_schema("varlen_fwd"))
+    twins.impl(ROUTED, _routed, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{TWINS}::{ROUTED}", _varlen_shapes)
+    for name in optional:
+        torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *arguments: None)
+
+
+def deferred(operator: str, arguments: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+    """What a traced graph holds for a call of the interface."""
+    if operator != "varlen_fwd":
+        result: Sequence[torch.Tensor] = getattr(getattr(torch.ops, NAMESPACE), operator)(
+            *arguments
+        )
+        return result
+    at = _OUT_AT[operator]
+    out = arguments[at]
+    made, lse = getattr(getattr(torch.ops, TWINS), ROUTED)(*arguments[:at], *arguments[at + 1 :])
+    return [made if out is None else out.copy_(made), lse]
+
+
+def _routed(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    from vllm_fa2_sm70.describe import describe_packed
+    from vllm_fa2_sm70.serving import serve
+
+    at = _OUT_AT["varlen_fwd"]
+    whole = (*arguments[:at], None, *arguments[at:])
+    result, lse = serve(describe_packed(whole), whole)
+    return result, lse
 
 
 def twin_schema(name: str) -> str:
