@@ -106,7 +106,7 @@ def test_other_gpus_are_refused_unless_allowed(monkeypatch):
     assert "VLLM_FA2_SM70_ALLOW_PTX=1" in shim.fa_version_unsupported_reason(2)
     with pytest.raises(shim.NoRoute, match=r"not 7\.0"):
         varlen_func(packed(128))
-    assert shim.route_counts() == {"dense": 0, "refused": 1}
+    assert shim.route_counts() == {"gqa_prefill": 0, "dense": 0, "refused": 1}
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
@@ -117,7 +117,7 @@ def test_varlen_gives_what_the_operator_gives(head_dim):
     for result, lse in (varlen_func(tensors), varlen_func(tensors, out=out)):
         assert torch.equal(result, expected[0]) and torch.equal(lse, expected[1])
     assert torch.equal(out, expected[0])
-    assert shim.route_counts() == {"dense": 2, "refused": 0}
+    assert shim.route_counts() == {"gqa_prefill": 0, "dense": 2, "refused": 0}
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)

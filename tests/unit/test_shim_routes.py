@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from vllm_fa2_sm70 import routes
 from vllm_fa2_sm70.calls import PTX_VARIABLE, Call, TensorInfo
 from vllm_fa2_sm70.routes import NoRoute, choose, explain
 
@@ -50,7 +49,7 @@ ROTARY = {"rotary_cos": tensor(200, 64), "rotary_sin": tensor(200, 64)}
 
 def reasons(call: Call) -> list[str]:
     choice = choose(call)
-    assert (choice.route is None) == bool(choice.refusals)
+    assert (choice.route is None) == ("dense" in choice.refusals)
     return choice.refusals.get("dense", [])
 
 
@@ -255,7 +254,8 @@ def test_every_reason_is_given_at_once() -> None:
         dropout=0.1,
         options={"q_v": tensor(1), "cache_seqlens": tensor(2, dtype="int32")},
     )
-    assert explain(call).splitlines() == [
+    said = [line for line in explain(call).splitlines() if not line.startswith("gqa_prefill: ")]
+    assert said == [
         "dense: the device has compute capability 8.0, not 7.0 "
         "(VLLM_FA2_SM70_ALLOW_PTX=1 runs the embedded PTX there, for tests)",
         "dense: q is bfloat16, not float16: Volta has no bfloat16 tensor cores; load the model in "
@@ -268,15 +268,12 @@ def test_every_reason_is_given_at_once() -> None:
     ]
 
 
-def test_choice_is_explained_and_counted() -> None:
-    routes.reset_route_counts()
-    assert routes.take(VARLEN).name == "dense"
-    assert explain(VARLEN) == "dense: taken"
-    with pytest.raises(NoRoute, match="num_splits is 200, more than 128"):
-        routes.take(replace(VARLEN, num_splits=200))
-    assert routes.route_counts() == {"dense": 1, "refused": 1}
-    routes.reset_route_counts()
-    assert routes.route_counts() == {"dense": 0, "refused": 0}
+def test_choice_is_explained() -> None:
+    assert explain(VARLEN).splitlines()[-1] == "dense: taken"
+    assert explain(replace(VARLEN, num_splits=200)).splitlines()[-2:] == [
+        "dense: num_splits is 200, more than 128",
+        "no route serves the call",
+    ]
 
 
 def test_refusal_is_what_callers_catch() -> None:

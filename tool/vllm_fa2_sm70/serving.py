@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_fa2_sm70.calls import Call
 from vllm_fa2_sm70.gqa import environment_mistakes
 from vllm_fa2_sm70.reasons import MEMORY, kind_of
-from vllm_fa2_sm70.routes import ROUTES, NoRoute, choose, reason_data
+from vllm_fa2_sm70.routes import ROUTES, NoRoute, Route, choose, reason_data
 from vllm_fa2_sm70.served import Arguments, Declined
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ REFUSED = "refused"
 """The name under which calls without a route are counted."""
 
 KEPT = 128
+REMEMBERED = 4
 
 log = logging.getLogger("vllm_fa2_sm70")
 
@@ -58,6 +59,7 @@ _routes: Counter[str] = Counter()
 _reasons: Counter[tuple[str, str]] = Counter()
 _traces: deque[Trace] = deque(maxlen=KEPT)
 _said: set[str] = set()
+_answers: tuple[tuple[str, Call, list[str]], ...] = ()
 
 
 def serve(call: Call, arguments: Arguments) -> Sequence[Tensor]:
@@ -73,7 +75,7 @@ def serve(call: Call, arguments: Arguments) -> Sequence[Tensor]:
         return _trace(call, arguments)
     refusals: dict[str, list[str]] = {}
     for route in ROUTES:
-        reasons = route.refusals(call)
+        reasons = _refusals(route, call)
         if not reasons:
             outcome = route.serve(call, arguments)
             if not isinstance(outcome, Declined):
@@ -83,6 +85,18 @@ def serve(call: Call, arguments: Arguments) -> Sequence[Tensor]:
         refusals[route.name] = reasons
     _record(Trace(call, None, refusals))
     raise _no_route(call, refusals)
+
+
+def _refusals(route: Route, call: Call) -> list[str]:
+    """What the route says, remembered: the layers of a model make the same call one after another,
+    and a look at the last ones is quicker than the sentences."""
+    global _answers
+    for name, known, reasons in _answers:
+        if name == route.name and known == call:
+            return reasons
+    reasons = route.refusals(call)
+    _answers = ((route.name, call, reasons), *_answers[: REMEMBERED - 1])
+    return reasons
 
 
 def _trace(call: Call, arguments: Arguments) -> Sequence[Tensor]:
