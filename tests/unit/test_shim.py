@@ -138,7 +138,9 @@ def test_calls_reach_the_operators_with_the_arguments_in_place() -> None:
         flash_attn_varlen_func(q, turned, k, 5, at_q, 7, at_k)
         print(route_counts())
     """
-    assert python(OPERATORS + textwrap.dedent(code)) == "{'gqa_prefill': 0, 'dense': 7, 'refused': 0}"
+    assert (
+        python(OPERATORS + textwrap.dedent(code)) == "{'gqa_prefill': 0, 'dense': 7, 'refused': 0}"
+    )
 
 
 REFUSED = {

@@ -53,7 +53,9 @@ def register(optional: frozenset[str] = frozenset()) -> None:
         # tracing takes an operator apart where it can; calls that are not traced never come here
         if not torch._C._dispatch_has_kernel_for_dispatch_key(qualified, COMPOSITE):
             operators.impl(name, _parts(name), COMPOSITE)
-    twins.define(ROUTED + twin_schema("varlen_fwd"))
+    # as symbols, or the graph would be bound to the lengths that it is traced with
+    lengths = twin_schema("varlen_fwd").replace("int max_seqlen", "SymInt max_seqlen")
+    twins.define(ROUTED + lengths)
     twins.impl(ROUTED, _routed, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{TWINS}::{ROUTED}", _varlen_shapes)
     for name in optional:
