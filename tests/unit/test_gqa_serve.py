@@ -30,7 +30,7 @@ def test_call_of_the_family_takes_the_route_and_the_others_do_not() -> None:
     assert first == (
         "['sm70_gqa_prefill_fused', 'sm70_gqa_prefill_fused'] "
         "{'gqa_prefill': 2, 'dense': 2, 'refused': 0} "
-        "{'gqa_prefill': {'option': 1, 'shape': 1}, 'dense': {}} 1 {None: 17634292}"
+        "{'gqa_prefill': {'option': 1, 'shape': 1}, 'dense': {}} 1 {None: 17632292}"
     )
     assert rest == [
         "varlen_fwd q [8000, 6, 256], k [40000, 1, 256]: gqa_prefill",
@@ -79,7 +79,7 @@ def test_lack_of_memory_at_any_place_gives_the_dense_result() -> None:
             check("out of memory (preflight): ")
         fake.seen = 10**12
         for _ in range(20):
-            check("out of memory (persistent): CUDA out of memory. Tried to allocate 17634292")
+            check("out of memory (persistent): CUDA out of memory. Tried to allocate 17632292")
         fake.capacity = 10**12
         empty = torch.empty
         def short(*shape, **other):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_fa2_sm70.gqa import FUSED, HEAD_DIM, KV_HEADS, QUERY_HEADS
-from vllm_fa2_sm70.preflight import MIB
+from vllm_fa2_sm70.gqa import FUSED, HEAD_DIM, QUERY_HEADS
 
 FLOAT = 4
 HALF = 2
@@ -42,23 +41,21 @@ def sizes(operator: str, queries: int, multiprocessors: int, *, out_given: bool)
     rows = queries * QUERY_HEADS
     out = 0 if out_given else rows * HEAD_DIM * HALF
     lse = rows * FLOAT
+    tiles = -(-rows // ROW_TILE)
     if operator == FUSED:
-        return Sizes(_partials(queries, multiprocessors), 0, out, lse)
-    return Sizes(_workspace(), _state(), out, lse)
+        return Sizes(_partials(tiles, multiprocessors), 0, out, lse)
+    panel = min(tiles, multiprocessors)  # a wave: more memory makes it no faster
+    return Sizes(panel * ROW_TILE * KEY_BLOCK * HALF, _state(tiles, panel), out, lse)
 
 
-def _partials(queries: int, multiprocessors: int) -> int:
-    """O, maximum and sum of each part of the tiles that do not fill a wave; two lists of parts."""
-    rows = queries * (QUERY_HEADS // KV_HEADS)
-    tiles = -(-rows // ROW_TILE) * KV_HEADS
+def _partials(tiles: int, multiprocessors: int) -> int:
+    """O and LSE of each part of the tiles that do not fill a wave, and a number for each tile."""
     tail = tiles % multiprocessors
     parts = multiprocessors + tail - 1 if tail else 0
-    return (parts * ROW_TILE * (HEAD_DIM + 1) + tiles + parts) * FLOAT
+    return (parts * ROW_TILE * (HEAD_DIM + 1) + tiles) * FLOAT
 
 
-def _workspace() -> int:
-    return 160 * MIB
-
-
-def _state() -> int:
-    return (10_240 * (HEAD_DIM + 2) + 2 * 128 * 10_240) * FLOAT
+def _state(tiles: int, panel: int) -> int:
+    """Of each row O, maximum and sum; a maximum for each 64 keys, and more for each 2,048."""
+    of_block = KEY_BLOCK // 64 + 8 * -(-KEY_BLOCK // 2048)
+    return (panel * ROW_TILE * (HEAD_DIM + 2 + of_block) + tiles) * FLOAT

@@ -9,8 +9,8 @@ from typing import Any
 
 from vllm_fa2_sm70 import gqa_serve
 from vllm_fa2_sm70.calls import Call
-from vllm_fa2_sm70.dense import dense_refusals
-from vllm_fa2_sm70.gqa import gqa_operator, gqa_refusals
+from vllm_fa2_sm70.dense import DENSE_OPTIONS, dense_refusals
+from vllm_fa2_sm70.gqa import OPERATORS, gqa_operator, gqa_refusals
 from vllm_fa2_sm70.reasons import kind_of
 from vllm_fa2_sm70.served import Serve, call_library
 
@@ -21,13 +21,15 @@ class Route:
 
     `operator` says which of the library's operators is called. `serve` calls it with the arguments
     of the operator that the caller's function stands for; it can still decline, for a reason that
-    nobody knows before.
+    nobody knows before. `operators` are all that `operator` can say.
     """
 
     name: str
     operator: Callable[[Call], str]
     refusals: Callable[[Call], list[str]]
     serve: Serve = call_library
+    operators: tuple[str, ...] = ()
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,22 @@ def _asked_for(call: Call) -> str:
 
 
 ROUTES = (
-    Route("gqa_prefill", gqa_operator, gqa_refusals, gqa_serve.serve),
-    Route("dense", _asked_for, dense_refusals),
+    Route(
+        "gqa_prefill",
+        gqa_operator,
+        gqa_refusals,
+        gqa_serve.serve,
+        tuple(OPERATORS.values()),
+        "one causal prefill of 8,000 tokens over 40,000 to 128,000 keys, six heads on one, D = 256",
+    ),
+    Route(
+        "dense",
+        _asked_for,
+        dense_refusals,
+        call_library,
+        tuple(DENSE_OPTIONS),
+        "fp16 with all that FA2's forward has, but dropout; exact, the fallback of all",
+    ),
 )
 """In order of preference; the last one is the exact fallback of all."""
 

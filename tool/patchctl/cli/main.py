@@ -19,6 +19,7 @@ COMMANDS = {
     "fetch": "patchctl.cli.fetch",
     "replay": "patchctl.cli.replay",
     "toolchain": "patchctl.cli.toolchain",
+    "routes": "patchctl.cli.routes",
     "build": "patchctl.cli.build",
     "verify": "patchctl.cli.verify",
     "install": "patchctl.cli.install",
