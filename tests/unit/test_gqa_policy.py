@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from itertools import combinations
 
 import pytest
-from tests.unit.gqa_table import ADMISSIONS, REFUSALS, ROWS, Row, family
+from tests.unit.gqa_rows import ADMISSIONS, REFUSALS, ROWS, Row, family
 
 from vllm_fa2_sm70.calls import Call
 from vllm_fa2_sm70.gqa import FUSED, gqa_refusals
