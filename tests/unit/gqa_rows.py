@@ -111,6 +111,9 @@ def admissions() -> Iterator[Row]:
             yield Row(f"kv-{keys}-{name}", call, operator=operator)
     for name, change in SERVED.items():
         yield Row(name, family(**change))
+    for name in ("k", "v"):
+        call = family(**{name: tensor(40_000, 1, 256, strides=(2**23, 256, 1))})
+        yield Row(f"{name}-far-rows", call, virtual=True)
     for capability in CAPABILITIES:
         call = family(capability=capability, **environment(**{PTX: "1"}))
         yield Row("ptx-on-{}.{}".format(*capability), call, virtual=True)
@@ -173,12 +176,16 @@ def wrong_layouts() -> Iterator[Row]:
             yield refused(f"{name}-{what}", "layout", words, **change)
         change = {name: tensor(*shape, offset=4)}
         yield refused(f"{name}-offset-4", "layout", f"{name} begins 4 elements", **change)
-        change = {name: tensor(*shape, strides=(2**30, size, 1))}
-        yield refused(f"{name}-far-rows", "layout", "not all below 2^30", virtual=True, **change)
+        if name in ("k", "v"):
+            change = {name: tensor(*shape, strides=(2**23 + 8, size, 1))}
+            words = "its rows more than 2^23 apart"
+            yield refused(f"{name}-too-far-rows", "layout", words, virtual=True, **change)
         if name != "q":
             change = {name: tensor(*shape, device="cuda:1")}
             words = f"{name} is on cuda:1, q on cuda:0"
             yield refused(f"{name}-elsewhere", "device", words, virtual=True, **change)
+    words, out = "out is in the storage of an input", tensor(8000, 6, 256)
+    yield refused("out-shared", "layout", words, virtual=True, out=out, out_is_shared=True)
     words = "its elements share memory"
     yield refused("out-expanded", "layout", words, out=tensor(8000, 6, 256, strides=(0, 256, 1)))
 

@@ -19,6 +19,8 @@ def test_call_of_the_family_takes_the_route_and_the_others_do_not() -> None:
         out = torch.empty_like(q)
         assert attend(q, k, at_q, at_k, out)[0] is out and torch.equal(out, 3 * q)
         assert torch.equal(attend(q, k, at_q, at_k, num_splits=1)[0], 2 * q)
+        own, before = q.clone(), q.clone()
+        assert torch.equal(attend(own, k, at_q, at_k, own)[0], 2 * before)
         assert torch.equal(attend(q[1:], k, at_q, at_k)[0], 2 * q[1:])
         print(called, route_counts(), refusal_counts(), fake.allocations, retained_memory())
         print(*recent_calls(), sep="\\n")
@@ -29,14 +31,16 @@ def test_call_of_the_family_takes_the_route_and_the_others_do_not() -> None:
     first, *rest = run(code).splitlines()
     assert first == (
         "['sm70_gqa_prefill_fused', 'sm70_gqa_prefill_fused'] "
-        "{'gqa_prefill': 2, 'dense': 2, 'refused': 0} "
-        "{'gqa_prefill': {'option': 1, 'shape': 1}, 'dense': {}} 1 {None: 17632292}"
+        "{'gqa_prefill': 2, 'dense': 3, 'refused': 0} "
+        "{'gqa_prefill': {'option': 1, 'layout': 1, 'shape': 1}, 'dense': {}} 1 {None: 17633756}"
     )
     assert rest == [
         "varlen_fwd q [8000, 6, 256], k [40000, 1, 256]: gqa_prefill",
         "varlen_fwd q [8000, 6, 256], k [40000, 1, 256]: gqa_prefill",
         "varlen_fwd q [8000, 6, 256], k [40000, 1, 256]: dense "
         "(gqa_prefill: num_splits is 1, not 0: it splits as the device needs)",
+        "varlen_fwd q [8000, 6, 256], k [40000, 1, 256]: dense (gqa_prefill: out is in the storage "
+        "of an input, which is read after parts of out are written)",
         "varlen_fwd q [7999, 6, 256], k [40000, 1, 256]: dense "
         "(gqa_prefill: q has 7999 rows, not 8000)",
         "{'gqa_prefill': [{'kind': 'shape', 'reason': 'q has 7999 rows, not 8000'}]}",
@@ -79,7 +83,7 @@ def test_lack_of_memory_at_any_place_gives_the_dense_result() -> None:
             check("out of memory (preflight): ")
         fake.seen = 10**12
         for _ in range(20):
-            check("out of memory (persistent): CUDA out of memory. Tried to allocate 17632292")
+            check("out of memory (persistent): CUDA out of memory. Tried to allocate 17633756")
         fake.capacity = 10**12
         empty = torch.empty
         def short(*shape, **other):

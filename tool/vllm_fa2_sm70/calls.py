@@ -36,8 +36,9 @@ class Call:
     ``alibi_slopes``; ``k`` and ``v`` are those that are appended). `capability` is None when q is
     not on a CUDA device. `environment` holds those of `ENVIRONMENT` that are set. `unusable` says
     why the library's operators cannot be called at all (empty: they can); `library_operators` names
-    those of its optional ones that can. `sequences` is how many are packed into q. `traced`: the
-    tensors have no data, as torch.compile's have none.
+    those of its optional ones that can. `sequences` is how many are packed into q. `out_is_shared`:
+    it is in the storage of q, k or v. `traced`: the tensors have no data, as torch.compile's have
+    none.
     """
 
     operator: str
@@ -47,6 +48,7 @@ class Call:
     softmax_scale: float
     capability: tuple[int, int] | None
     out: TensorInfo | None = None
+    out_is_shared: bool = False
     causal: bool = False
     window: tuple[int, int] = NO_WINDOW
     softcap: float = 0.0

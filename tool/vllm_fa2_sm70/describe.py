@@ -42,6 +42,7 @@ def describe(
         k=_info(k),
         v=_info(v),
         out=None if out is None else _info(out),
+        out_is_shared=out is not None and not traced and _is_shared(out, q, k, v),
         options={name: _info(value) for name, value in optional.items() if value is not None},
         capability=capability_of(q.device),
         needs_gradient=torch.is_grad_enabled()
@@ -98,6 +99,11 @@ def _info(tensor: Tensor) -> TensorInfo:
         device=str(tensor.device),
         offset=offset,
     )
+
+
+def _is_shared(out: Tensor, *inputs: Tensor) -> bool:
+    place = out.untyped_storage().data_ptr()
+    return any(tensor.untyped_storage().data_ptr() == place for tensor in inputs)
 
 
 def _is_traced(q: Tensor) -> bool:
