@@ -77,7 +77,7 @@ def round16(value: F64, rounding: Rounding = Rounding.NEAREST) -> NDArray[np.flo
     return moved
 
 
-def _direct(nearest: NDArray[np.floating], exact: F64, rounding: Rounding) -> NDArray[np.floating]:  # type: ignore[type-arg]
+def _direct(nearest: NDArray[np.floating], exact: F64, rounding: Rounding) -> NDArray[np.floating]:
     """Move a value that was rounded to nearest to the side that `rounding` asks for."""
     got = nearest.astype(np.float64)
     kind = nearest.dtype.type
