@@ -66,7 +66,11 @@ def to_odd(value: Array, error: Array) -> Array:
     """The float64 neighbour of value + error whose last bit is odd, so that a second rounding is right."""
     bits = value.view(np.uint64)
     move = (error != 0) & (bits & np.uint64(1) == 0)
-    return np.where(move, np.nextafter(value, np.copysign(np.inf, error)), value) if move.any() else value
+    return (
+        np.where(move, np.nextafter(value, np.copysign(np.inf, error)), value)
+        if move.any()
+        else value
+    )
 
 
 def round_to(value: Array, error: Array, dtype: npt.DTypeLike, mode: Round) -> Array:
@@ -186,7 +190,7 @@ def to_integer(x: Array, mode: str, dtype: npt.DTypeLike) -> Array:
 def from_integer(x: Array, dtype: npt.DTypeLike, mode: Round = Round.NEAREST) -> Array:
     """An integer as a floating-point number, rounded once."""
     target = np.dtype(dtype)
-    if target == np.float64 or mode is Round.NEAREST and x.itemsize <= 4 and target != np.float16:
+    if target == np.float64 or (mode is Round.NEAREST and x.itemsize <= 4 and target != np.float16):
         return x.astype(target)
     value = x.astype(np.float64)
     back = np.zeros(x.shape)

@@ -38,7 +38,7 @@ class Accumulation(StrEnum):
 
 
 @cache
-def _a_map(layout: str) -> tuple[Array, Array]:
+def a_map(layout: str) -> tuple[Array, Array]:
     """Row and k of every (lane, half) of A."""
     lane, i = np.meshgrid(_LANE, np.arange(4), indexing="ij")
     inner, outer = lane & 3, 4 * (lane >> 4)
@@ -46,14 +46,14 @@ def _a_map(layout: str) -> tuple[Array, Array]:
 
 
 @cache
-def _b_map(layout: str) -> tuple[Array, Array]:
+def b_map(layout: str) -> tuple[Array, Array]:
     """k and column of every (lane, half) of B."""
-    m, k = _a_map("row" if layout == "col" else "col")
+    m, k = a_map("row" if layout == "col" else "col")
     return k, m
 
 
 @cache
-def _c_map(kind: str) -> tuple[Array, Array]:
+def c_map(kind: str) -> tuple[Array, Array]:
     """Row and column of every (lane, element) of C and D."""
     lane, i = np.meshgrid(_LANE, np.arange(8), indexing="ij")
     if kind == "f16":
@@ -63,7 +63,13 @@ def _c_map(kind: str) -> tuple[Array, Array]:
 
 
 def m8n8k4(
-    a: Array, b: Array, c: Array, *, layouts: tuple[str, str], kinds: tuple[str, str], model: Accumulation
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    layouts: tuple[str, str],
+    kinds: tuple[str, str],
+    model: Accumulation,
 ) -> Array:
     """D = A B + C for whole warps.
 
@@ -83,13 +89,13 @@ def m8n8k4(
     left = np.empty((warps, 4, 8, 4), np.float32)
     right = np.empty((warps, 4, 4, 8), np.float32)
     total = np.empty((warps, 4, 8, 8), np.float32)
-    row, k = _a_map(layouts[0])
+    row, k = a_map(layouts[0])
     left[:, pair, row, k] = a
-    k, column = _b_map(layouts[1])
+    k, column = b_map(layouts[1])
     right[:, pair, k, column] = b
-    total[:, pair, *_c_map(kinds[1])] = c
+    total[:, pair, *c_map(kinds[1])] = c
     result = dot4(left[..., :, None, :], np.moveaxis(right, 2, 3)[..., None, :, :], total, model)
-    out = result[:, pair, *_c_map(kinds[0])]
+    out = result[:, pair, *c_map(kinds[0])]
     return fp.canonical(out.astype(np.float16) if kinds[0] == "f16" else out)
 
 
@@ -121,7 +127,11 @@ def _volta(a: Array, b: Array, c: Array) -> Array:
         exact = np.where(finite, exact, plain)
     result = fp.round_to(exact, np.zeros_like(exact), np.float32, fp.Round.ZERO)
     # an exact zero has the sign that plain addition gives it
-    return np.where(exact == 0, plain.astype(np.float32) * np.float32(0), result) if (exact == 0).any() else result
+    return (
+        np.where(exact == 0, plain.astype(np.float32) * np.float32(0), result)
+        if (exact == 0).any()
+        else result
+    )
 
 
 def _exponent(x: Array) -> Array:
