@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..machine import Launch
+from ..memory import GlobalMemory
 
 PARAMETERS = 0x160
 _BLOCK = 0x0
@@ -24,3 +29,16 @@ def bank0(
     struct.pack_into("<I", data, _STACK, local_bytes)
     data[PARAMETERS:] = parameters
     return bytes(data)
+
+
+def prepare(local_bytes: int, banks: dict[int, bytes]) -> Callable[[Launch, GlobalMemory], Launch]:
+    """What machine code needs besides the parameters (`run.run`): constant banks.
+
+    `banks`: the kernel's own and the module's, as the cubin holds them (`cubin.py`).
+    """
+
+    def add(launch: Launch, memory: GlobalMemory) -> Launch:
+        first = bank0(launch.grid, launch.block, launch.parameters, local_bytes)
+        return replace(launch, constants={0: first, **banks})
+
+    return add
