@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads and stores: global, shared, local, constant."""
+"""Loads and stores: global, shared, local, constant.
+
+LD and ST take generic addresses. Only those in global memory are known here: another one is a
+finding (out of bounds of all tensors).
+"""
 
 from __future__ import annotations
 
@@ -63,14 +67,14 @@ def _store(build: Build, store: Store) -> Operation:
     return run
 
 
-@operation("LDG")
+@operation("LDG", "LD")
 def ldg(build: Build) -> Operation:
     build.require("E")
     caching(build)
     return _load(build, lambda cta, at, size, on: cta.memory.load(cta, at.get64(cta), size, on))
 
 
-@operation("STG")
+@operation("STG", "ST")
 def stg(build: Build) -> Operation:
     build.require("E")
     caching(build)

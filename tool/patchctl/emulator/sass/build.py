@@ -240,6 +240,10 @@ class Build:
         """32 bits without any meaning: no sign, no complement."""
         return self._plain(self.raw())
 
+    def short(self) -> Value:
+        """A register, or a number of few bits that has a field of its own."""
+        return _literal(self.number()) if _INTEGER.fullmatch(self.peek()) else self.word()
+
     def named(self, text: str) -> Value:
         """A register or constant whose text was taken apart elsewhere."""
         return self._plain(text)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .. import fp
 from ..machine import Active, Cta, EmulatorError
 from ..program import Operation
-from .build import RZ, Build, operation, put
+from .build import RZ, Build, operation, put, put_pair
 from .half import packed
 from .real import rounding, singles
 
@@ -71,7 +71,7 @@ def frnd(build: Build) -> Operation:
 
 @operation("F2I")
 def f2i(build: Build) -> Operation:
-    """To an integer, clamped. Only the form that makes 0 of NaN (NTZ) is known."""
+    """To an integer, clamped. A NaN: 0 with NTZ, the sign bit for 64 bits; else it is refused."""
     flush = build.flag("FTZ")
     target = build.choice(_INTEGERS, np.int32)
     build.flag("F32")
@@ -79,15 +79,19 @@ def f2i(build: Build) -> Operation:
     zero = build.flag("NTZ")
     row = build.destination()
     a = build.single()
-    if target not in (np.int32, np.uint32):
+    size = np.dtype(target).itemsize
+    if size < 4:
         raise build.error("this integer type")
 
     def run(cta: Cta, active: Active) -> None:
         (x,) = singles(cta, a)
-        if not zero and np.isnan(x[cta.mask(active)]).any():
+        if not (zero or size == 8) and np.isnan(x[cta.mask(active)]).any():
             raise EmulatorError(f"`{cta.site.text}` at 0x{cta.site.address:x}: a NaN without .NTZ")
         result = fp.to_integer(fp.flush(x) if flush else x, mode, target)
-        put(cta, row, result.view(np.uint32), active, a)
+        if size == 8:
+            put_pair(cta, row, result.view(np.uint64), active, a.known(cta))
+        else:
+            put(cta, row, result.view(np.uint32), active, a)
 
     return run
 

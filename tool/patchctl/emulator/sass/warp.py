@@ -21,7 +21,7 @@ def shfl(build: Build) -> Operation:
     mode = build.choice(_MODES)
     inside = build.predicate_destination()
     row = build.destination()
-    a, lane, bounds = build.word(), build.word(), build.word()
+    a, lane, bounds = build.word(), build.short(), build.short()
 
     def run(cta: Cta, active: Active) -> None:
         value, by, limits = (np.broadcast_to(v.get(cta), (cta.threads,)) for v in (a, lane, bounds))
