@@ -54,6 +54,8 @@ class Problem:
             raise UsageError(
                 f"{len(self.q_lengths)} query lengths and {len(self.k_lengths)} key lengths"
             )
+        if not self.packed and len(set(self.q_lengths)) > 1:
+            raise UsageError(f"sequences that are not packed have one query length, not {self.q_lengths}")
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} heads are no multiple of {self.kv_heads} KV heads")
 
@@ -162,16 +164,11 @@ class Placement:
         p = self.problem
         if p.packed:
             q = np.concatenate(data.q)
-            readable = np.ones(q.shape, bool)
             starts = np.concatenate([[0], np.cumsum(p.q_lengths)]).astype(np.int32)
             self.values["cu_seqlens_q"] = self._add("cu_seqlens_q", starts)
         else:
-            q = np.full((p.batch, max(p.q_lengths), p.heads, p.head_dim), np.nan, np.float16)
-            readable = np.zeros(q.shape, bool)
-            for i, each in enumerate(data.q):
-                q[i, : len(each)] = each
-                readable[i, : len(each)] = True
-        self.values["q_ptr"] = self._add("q", q, readable=readable)
+            q = np.stack(data.q)
+        self.values["q_ptr"] = self._add("q", q)
         self._strides("q", q)
         self._strides("o", q)
         self._o_shape = q.shape
