@@ -90,7 +90,9 @@ def extract(x: Array, position: Array, length: Array) -> Array:
         sign = shift_right(bits, np.maximum(top, 0)) & uint(1)
         # bits past the sign bit are copies of it
         known = np.clip(width - p, 0, n)
-        fill = np.where(known >= width, uint(0), ~(shift_left(np.full(x.shape, 1, uint), known) - uint(1)))
+        fill = np.where(
+            known >= width, uint(0), ~(shift_left(np.full(x.shape, 1, uint), known) - uint(1))
+        )
         result = np.where((sign == 1) & (n > 0), result | fill, result)
     return result.view(x.dtype)
 

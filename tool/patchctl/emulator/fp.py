@@ -66,7 +66,11 @@ def to_odd(value: Array, error: Array) -> Array:
     """The float64 neighbour of value + error whose last bit is odd, so that a second rounding is right."""
     bits = value.view(np.uint64)
     move = (error != 0) & (bits & np.uint64(1) == 0)
-    return np.where(move, np.nextafter(value, np.copysign(np.inf, error)), value) if move.any() else value
+    return (
+        np.where(move, np.nextafter(value, np.copysign(np.inf, error)), value)
+        if move.any()
+        else value
+    )
 
 
 def round_to(value: Array, error: Array, dtype: npt.DTypeLike, mode: Round) -> Array:

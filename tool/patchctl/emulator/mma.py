@@ -63,7 +63,13 @@ def _c_map(kind: str) -> tuple[Array, Array]:
 
 
 def m8n8k4(
-    a: Array, b: Array, c: Array, *, layouts: tuple[str, str], kinds: tuple[str, str], model: Accumulation
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    layouts: tuple[str, str],
+    kinds: tuple[str, str],
+    model: Accumulation,
 ) -> Array:
     """D = A B + C for whole warps.
 
@@ -121,7 +127,11 @@ def _volta(a: Array, b: Array, c: Array) -> Array:
         exact = np.where(finite, exact, plain)
     result = fp.round_to(exact, np.zeros_like(exact), np.float32, fp.Round.ZERO)
     # an exact zero has the sign that plain addition gives it
-    return np.where(exact == 0, plain.astype(np.float32) * np.float32(0), result) if (exact == 0).any() else result
+    return (
+        np.where(exact == 0, plain.astype(np.float32) * np.float32(0), result)
+        if (exact == 0).any()
+        else result
+    )
 
 
 def _exponent(x: Array) -> Array:

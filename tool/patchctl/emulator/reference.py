@@ -104,7 +104,11 @@ def _by_sequence(p: Problem, out: Array, lse: Array) -> list[tuple[Array, Array]
     longest = max(p.q_lengths)
     for i, n in enumerate(p.q_lengths):
         first = start if p.packed else i * longest
-        rows = lse.reshape(p.heads, -1)[:, first : first + n] if p.packed else lse.reshape(p.batch, p.heads, longest)[i, :, :n]
+        rows = (
+            lse.reshape(p.heads, -1)[:, first : first + n]
+            if p.packed
+            else lse.reshape(p.batch, p.heads, longest)[i, :, :n]
+        )
         found.append((out[first : first + n], rows))
         start += n
     return found

@@ -91,7 +91,9 @@ def _address(instruction: Instruction, layout: Layout, operand: Operand, space: 
     return Source(lambda cta: base.read(cta).astype(np.uint64) + offset.view(np.uint64), base.rows)
 
 
-def _by_space(cta: Cta, space: str, addresses: Array, active: Active) -> list[tuple[str, Array, Active]]:
+def _by_space(
+    cta: Cta, space: str, addresses: Array, active: Active
+) -> list[tuple[str, Array, Active]]:
     """The spaces that a generic access goes to, each with its addresses and threads."""
     if space:
         return [(space, addresses, active)]
@@ -206,7 +208,9 @@ def _words(cta: Cta, sources: tuple[Source, ...], kind: Type, size: int) -> Arra
     return words
 
 
-def _store(cta: Cta, space: str, where: Array, size: int, words: Array, active: Active, known: Known) -> None:
+def _store(
+    cta: Cta, space: str, where: Array, size: int, words: Array, active: Active, known: Known
+) -> None:
     if space == "shared":
         cta.shared.store(cta, where.astype(np.int64), size, words, active, known)
     elif space == "local":
@@ -239,13 +243,17 @@ def atomic(instruction: Instruction, layout: Layout) -> Operation:
             for lanes, index, memory in _places(cta, name, where, kind, threads):
                 for lane, place in zip(lanes.tolist(), index.tolist(), strict=True):
                     old[lane] = memory[place]
-                    memory[place] = _update(access.operation, memory[place], [v[lane] for v in values])
+                    memory[place] = _update(
+                        access.operation, memory[place], [v[lane] for v in values]
+                    )
         target.write(cta, old, active)
 
     return run
 
 
-def _places(cta: Cta, space: str, where: Array, kind: Type, active: Active) -> list[tuple[Array, Array, Array]]:
+def _places(
+    cta: Cta, space: str, where: Array, kind: Type, active: Active
+) -> list[tuple[Array, Array, Array]]:
     """(threads, element, elements) per piece of memory."""
     size = kind.bits // 8
     if space == "shared":

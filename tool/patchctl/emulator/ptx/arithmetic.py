@@ -159,7 +159,9 @@ _APPROXIMATE: dict[str, Function] = {
 def _quick_quotient(a: Array, b: Array) -> Array:
     """div.approx: a divisor above 2^126 gives zero, as the PTX ISA says."""
     big = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
-    return np.where(big, np.where(np.isinf(a), np.float32(np.nan), np.copysign(np.float32(0), a * b)), a / b)
+    return np.where(
+        big, np.where(np.isinf(a), np.float32(np.nan), np.copysign(np.float32(0), a * b)), a / b
+    )
 
 
 def _float_function(name: str, found: set[str], instruction: Instruction) -> Function:

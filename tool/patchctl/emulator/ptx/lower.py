@@ -79,7 +79,10 @@ class Kernel:
         import numpy as np
 
         for variable in [*self.module.variables.values(), *self.entry.variables]:
-            if variable.space in (Space.GLOBAL, Space.CONST) and variable.name not in memory.tensors:
+            if (
+                variable.space in (Space.GLOBAL, Space.CONST)
+                and variable.name not in memory.tensors
+            ):
                 data = np.zeros(variable.size or len(variable.data), np.uint8)
                 data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
                 memory.add(variable.name, data, writable=variable.space is Space.GLOBAL)

@@ -26,7 +26,10 @@ from patchctl.emulator.ptx.module import (
 from patchctl.errors import PatchctlError, UsageError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_NOTE = re.compile(r"^(?:Fatbin |=====|arch = |code version|host = |compile_size|compressed|producer|ptxasOptions|identifier).*$", re.M)
+_NOTE = re.compile(
+    r"^(?:Fatbin |=====|arch = |code version|host = |compile_size|compressed|producer|ptxasOptions|identifier).*$",
+    re.M,
+)
 _LABEL = re.compile(r"([$%\w]+)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)([%$\w]+)\s+")
 _REG = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<names>.+)$", re.DOTALL)
@@ -46,7 +49,16 @@ _ADDRESS = re.compile(r"\[\s*(?P<base>[%$\w]+)?\s*(?:\+?\s*(?P<offset>[+-]?\w+))
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)U?$")
 _FLOAT = re.compile(r"0(?P<kind>[fFdD])(?P<bits>[0-9a-fA-F]{8}|[0-9a-fA-F]{16})$")
 _IDENTIFIER = re.compile(r"[%$\w][\w$%.]*$")
-_IGNORED = (".loc", ".file", ".pragma", ".section", ".maxnreg", ".version", ".target", ".address_size")
+_IGNORED = (
+    ".loc",
+    ".file",
+    ".pragma",
+    ".section",
+    ".maxnreg",
+    ".version",
+    ".target",
+    ".address_size",
+)
 _BITS = re.compile(r"[a-z]+(\d+)$")
 
 Resolve = Callable[[str], str]
@@ -183,7 +195,11 @@ class _Reader:
             raise _refuse(line, head, "not a register declaration")
         for name in (n.strip() for n in match["names"].split(",")):
             counted = _COUNTED.match(name)
-            names = [f"{counted['stem']}{i}" for i in range(int(counted["count"]))] if counted else [name]
+            names = (
+                [f"{counted['stem']}{i}" for i in range(int(counted["count"]))]
+                if counted
+                else [name]
+            )
             for each in names:
                 unique = each if len(self.scopes) == 1 else f"{each}${self.scope_count}"
                 self.scopes[-1][each] = unique

@@ -136,7 +136,11 @@ def warp_barrier(instruction: Instruction, layout: Layout) -> Operation:
 def matrix(instruction: Instruction, layout: Layout, model: mma.Accumulation) -> Operation:
     """mma.sync.aligned.m8n8k4."""
     opcode = instruction.opcode
-    if opcode[1:4] != ("sync", "aligned", "m8n8k4") or len(opcode) != 10 or opcode[7:9] != ("f16", "f16"):
+    if (
+        opcode[1:4] != ("sync", "aligned", "m8n8k4")
+        or len(opcode) != 10
+        or opcode[7:9] != ("f16", "f16")
+    ):
         raise UnknownInstruction(instruction, "not modelled")
     layouts, kinds = (opcode[4], opcode[5]), (opcode[6], opcode[9])
     parts: list[tuple[Operand, ...]] = [
