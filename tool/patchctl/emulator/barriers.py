@@ -23,6 +23,8 @@ class _Barrier:
     count: int | None
     arrived: Mask
     parked: list[Group] = field(default_factory=list)
+    how: str = ""
+    votes: Mask | None = None
 
 
 class Barriers:
@@ -42,6 +44,8 @@ class Barriers:
         engine, cta = self._engine, self._engine.cta
         mask = group.mask if active is None else active
         state = self._open.setdefault(barrier, _Barrier(count, np.zeros(cta.threads, bool)))
+        if not state.arrived.any():
+            state.count = count
         if state.count != count:
             raise EmulatorError(
                 f"barrier {barrier} is used with {state.count} and {count} threads at once"
@@ -67,6 +71,13 @@ class Barriers:
             engine.go(group, group.pc + 1, group.mask & ~mask)
         self.check()
 
+    def vote(self, barrier: int, how: str, votes: Mask, mask: Mask) -> None:
+        """The threads in `mask` bring a predicate along; `how` is or, and, popc."""
+        threads = self._engine.cta.threads
+        state = self._open.setdefault(barrier, _Barrier(None, np.zeros(threads, bool)))
+        state.how = how
+        state.votes = (votes & mask) if state.votes is None else state.votes | (votes & mask)
+
     def check(self) -> None:
         """Release the barriers that are complete. Exited threads are not waited for."""
         engine, cta = self._engine, self._engine.cta
@@ -87,6 +98,14 @@ class Barriers:
             waited = np.zeros(cta.threads, bool)
             for group in state.parked:
                 waited |= group.mask
+            if state.votes is not None:
+                yes = int(state.votes.sum())
+                result = {
+                    "or": int(yes > 0),
+                    "and": int(yes == int(state.arrived.sum())),
+                    "popc": yes,
+                }[state.how]
+                np.copyto(cta.reduced, np.uint32(result), where=waited)
             cta.shared.release(barrier, np.flatnonzero(waited.reshape(-1, WARP).any(axis=1)))
             engine.groups += state.parked
 

@@ -190,7 +190,7 @@ def to_integer(x: Array, mode: str, dtype: npt.DTypeLike) -> Array:
 def from_integer(x: Array, dtype: npt.DTypeLike, mode: Round = Round.NEAREST) -> Array:
     """An integer as a floating-point number, rounded once."""
     target = np.dtype(dtype)
-    if target == np.float64 or mode is Round.NEAREST and x.itemsize <= 4 and target != np.float16:
+    if target == np.float64 or (mode is Round.NEAREST and x.itemsize <= 4 and target != np.float16):
         return x.astype(target)
     value = x.astype(np.float64)
     back = np.zeros(x.shape)

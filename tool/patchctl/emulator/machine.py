@@ -89,6 +89,10 @@ class Cta:
         self.preds: Mask = np.zeros((predicates, self.threads), bool)
         self.pred_valid: Mask = np.zeros((predicates, self.threads), bool)
         self.pred_all_valid = [False] * predicates
+        self.convergence: Words = np.zeros((16, self.threads), np.uint32)
+        """Per thread the lanes that each convergence barrier (B0..) waits for."""
+        self.reduced: Words = np.zeros(self.threads, np.uint32)
+        """Per thread the result of the last barrier that reduced a predicate."""
         self.site = Site("", 0, "")
 
     # -- registers

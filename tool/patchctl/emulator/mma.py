@@ -38,7 +38,7 @@ class Accumulation(StrEnum):
 
 
 @cache
-def _a_map(layout: str) -> tuple[Array, Array]:
+def a_map(layout: str) -> tuple[Array, Array]:
     """Row and k of every (lane, half) of A."""
     lane, i = np.meshgrid(_LANE, np.arange(4), indexing="ij")
     inner, outer = lane & 3, 4 * (lane >> 4)
@@ -46,14 +46,14 @@ def _a_map(layout: str) -> tuple[Array, Array]:
 
 
 @cache
-def _b_map(layout: str) -> tuple[Array, Array]:
+def b_map(layout: str) -> tuple[Array, Array]:
     """k and column of every (lane, half) of B."""
-    m, k = _a_map("row" if layout == "col" else "col")
+    m, k = a_map("row" if layout == "col" else "col")
     return k, m
 
 
 @cache
-def _c_map(kind: str) -> tuple[Array, Array]:
+def c_map(kind: str) -> tuple[Array, Array]:
     """Row and column of every (lane, element) of C and D."""
     lane, i = np.meshgrid(_LANE, np.arange(8), indexing="ij")
     if kind == "f16":
@@ -89,13 +89,13 @@ def m8n8k4(
     left = np.empty((warps, 4, 8, 4), np.float32)
     right = np.empty((warps, 4, 4, 8), np.float32)
     total = np.empty((warps, 4, 8, 8), np.float32)
-    row, k = _a_map(layouts[0])
+    row, k = a_map(layouts[0])
     left[:, pair, row, k] = a
-    k, column = _b_map(layouts[1])
+    k, column = b_map(layouts[1])
     right[:, pair, k, column] = b
-    total[:, pair, *_c_map(kinds[1])] = c
+    total[:, pair, *c_map(kinds[1])] = c
     result = dot4(left[..., :, None, :], np.moveaxis(right, 2, 3)[..., None, :, :], total, model)
-    out = result[:, pair, *_c_map(kinds[0])]
+    out = result[:, pair, *c_map(kinds[0])]
     return fp.canonical(out.astype(np.float16) if kinds[0] == "f16" else out)
 
 
