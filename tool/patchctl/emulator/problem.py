@@ -96,7 +96,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The numbers of a problem. q[i]: [tokens, heads, d] of sequence i; k, v: [keys, KV heads, d]."""
+    """The numbers of a problem, by sequence: q [tokens, heads, d]; k, v [keys, KV heads, d]."""
 
     q: tuple[Array, ...]
     k: tuple[Array, ...]

@@ -128,7 +128,8 @@ def _parameters(cta: Cta, addresses: Array, size: int, active: Active) -> Array:
     where = addresses[cta.mask(active)].astype(np.int64)
     if where.size and (where.min() < 0 or where.max() + size > buffer.size):
         raise EmulatorError(
-            f"{cta.site.text}: {size} bytes at byte {int(where.max())} of {buffer.size} bytes of parameters"
+            f"{cta.site.text}: {size} bytes at byte {int(where.max())} of the parameters, "
+            f"which have {buffer.size}"
         )
     start = np.where(cta.mask(active), addresses.astype(np.int64), 0)
     raw = np.zeros((cta.threads, max(4, size)), np.uint8)
@@ -164,12 +165,15 @@ def load(instruction: Instruction, layout: Layout) -> Operation:
 def _element(words: Array, index: int, kind: Type) -> Array:
     """Number `index` of a vector that was read as 32-bit words."""
     if kind.bits == 32:
-        return words[index].view(kind.dtype if kind.pack == 1 else np.uint32)
+        word: Array = words[index].view(kind.dtype)
+        return word
     if kind.bits == 64:
         low, high = words[2 * index].astype(np.uint64), words[2 * index + 1].astype(np.uint64)
-        return (low | high << np.uint64(32)).view(kind.dtype)
+        both: Array = (low | high << np.uint64(32)).view(kind.dtype)
+        return both
     bit = index * kind.bits
-    return (words[bit // 32] >> np.uint32(bit % 32)).astype(f"u{kind.bits // 8}").view(kind.dtype)
+    part: Array = (words[bit // 32] >> np.uint32(bit % 32)).astype(f"u{kind.bits // 8}")
+    return part.view(kind.dtype)
 
 
 def store(instruction: Instruction, layout: Layout) -> Operation:

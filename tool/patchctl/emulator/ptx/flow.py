@@ -119,7 +119,7 @@ def reduction(instruction: Instruction, layout: Layout) -> tuple[Operation, Cont
     operation = next((o for o in instruction.opcode if o in ("popc", "and", "or")), "")
     if not operation:
         raise UnknownInstruction(instruction, "not modelled")
-    destination, *numbers, condition = instruction.operands
+    destination, *_, condition = instruction.operands
     target = layout.target(destination, instruction)
     source = layout.source(condition, TYPES["pred"], instruction)
     row = layout.new_predicate()

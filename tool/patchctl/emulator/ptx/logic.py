@@ -16,7 +16,6 @@ from patchctl.emulator.ptx.operands import (
     TYPES,
     Array,
     Layout,
-    Source,
     Target,
     Type,
     UnknownInstruction,

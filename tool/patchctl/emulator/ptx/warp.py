@@ -192,9 +192,10 @@ def _whole_warps(cta: Cta, active: Array) -> None:
 
 
 def _watch(cta: Cta, active: Active, result: Array, operands: tuple[Array, ...]) -> None:
-    born = np.isnan(result).any(axis=2)
+    born: Array = np.isnan(result).any(axis=2)
     for operand in operands:
-        born &= ~np.isnan(operand).any(axis=(1, 2), keepdims=False)[:, None]
+        in_warp: Array = np.isnan(operand).any(axis=(1, 2))
+        born &= ~in_warp[:, None]
     threads = born.reshape(-1) & cta.mask(active)
     if threads.any():
         cta.note(Kind.NAN_BORN, threads, "NaN from operands that are none")
