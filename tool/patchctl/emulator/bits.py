@@ -37,7 +37,8 @@ def prmt_selector(mode: str, c: Array) -> Array:
         "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
         "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
     }[mode]
-    return np.array(nibbles, _U32)[c & _U32(3)]
+    selector: Array = np.array(nibbles, _U32)[c & _U32(3)]
+    return selector
 
 
 def lop3(a: Array, b: Array, c: Array, table: int) -> Array:
@@ -94,7 +95,8 @@ def extract(x: Array, position: Array, length: Array) -> Array:
             known >= width, uint(0), ~(shift_left(np.full(x.shape, 1, uint), known) - uint(1))
         )
         result = np.where((sign == 1) & (n > 0), result | fill, result)
-    return result.view(x.dtype)
+    signed: Array = result.view(x.dtype)
+    return signed
 
 
 def insert(a: Array, b: Array, position: Array, length: Array) -> Array:
@@ -104,7 +106,7 @@ def insert(a: Array, b: Array, position: Array, length: Array) -> Array:
     one = np.full(a.shape, 1, a.dtype)
     low = np.where(n >= width, ~a.dtype.type(0), shift_left(one, n) - a.dtype.type(1))
     mask = shift_left(low, p)
-    return (b & ~mask) | (shift_left(a, p) & mask)  # type: ignore[no-any-return]
+    return (b & ~mask) | (shift_left(a, p) & mask)
 
 
 def popc(x: Array) -> Array:
@@ -118,7 +120,7 @@ def clz(x: Array) -> Array:
     smeared = x.copy()
     for step in (1, 2, 4, 8, 16, 32)[: width.bit_length() - 1]:
         smeared |= smeared >> x.dtype.type(step)
-    return _U32(width) - popc(smeared)  # type: ignore[no-any-return]
+    return _U32(width) - popc(smeared)
 
 
 def find_highest(x: Array, *, shift_amount: bool) -> Array:

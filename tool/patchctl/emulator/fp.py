@@ -5,9 +5,9 @@ NumPy rounds to nearest even and keeps subnormals, as the GPU does by default. W
 here: the fused multiply-add (exact in spite of double rounding), directed rounding, flush to zero,
 the GPU's one NaN, and its minimum and maximum.
 
-Approximations (`ex2` and its kin) return the float64 result rounded to float32, which lies within the
-error bounds that the PTX ISA gives (2 ulp for ex2 and so on). A GPU's table may differ in the last
-bits, so results that depend on them are compared with a tolerance.
+Approximations (`ex2` and its kin) return the float64 result rounded to float32, which lies within
+the error bounds that the PTX ISA gives (2 ulp for ex2 and so on). A GPU's table may differ in the
+last bits, so results that depend on them are compared with a tolerance.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(value: Array, error: Array) -> Array:
-    """The float64 neighbour of value + error whose last bit is odd, so that a second rounding is right."""
+    """Whichever float64 beside value + error ends with a one, so that a second rounding is right."""
     bits = value.view(np.uint64)
     move = (error != 0) & (bits & np.uint64(1) == 0)
     return (
@@ -122,14 +122,14 @@ def _fma64(a: Array, b: Array, c: Array, mode: Round) -> Array:
 def add(a: Array, b: Array, mode: Round = Round.NEAREST) -> Array:
     """a + b."""
     if mode is Round.NEAREST:
-        return a + b  # type: ignore[no-any-return]
+        return a + b
     return round_to(*two_sum(a.astype(np.float64), b.astype(np.float64)), a.dtype, mode)
 
 
 def mul(a: Array, b: Array, mode: Round = Round.NEAREST) -> Array:
     """a * b."""
     if mode is Round.NEAREST:
-        return a * b  # type: ignore[no-any-return]
+        return a * b
     product = a.astype(np.float64) * b.astype(np.float64)
     return round_to(product, np.zeros_like(product), a.dtype, mode)
 
@@ -157,7 +157,8 @@ def _extreme(pick: Callable[..., Any], zeros: Callable[..., Any], a: Array, b: A
 def saturate(x: Array) -> Array:
     """Clamped to [0, 1]; NaN becomes +0."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
-    return np.where(x > zero, np.minimum(x, one), zero)
+    clamped: Array = np.where(x > zero, np.minimum(x, one), zero)
+    return clamped
 
 
 def integral(x: Array, mode: str) -> Array:

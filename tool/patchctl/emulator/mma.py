@@ -105,7 +105,7 @@ def dot4(a: Array, b: Array, c: Array, model: Accumulation) -> Array:
         total = a[..., 0] * b[..., 0] + np.float32(0)
         for k in (1, 2, 3):
             total = fp.fma(a[..., k], b[..., k], total)
-        return c + total  # type: ignore[no-any-return]
+        return c + total
     return _volta(a, b, c)
 
 
@@ -126,14 +126,14 @@ def _volta(a: Array, b: Array, c: Array) -> Array:
     if not finite.all():
         exact = np.where(finite, exact, plain)
     result = fp.round_to(exact, np.zeros_like(exact), np.float32, fp.Round.ZERO)
-    # an exact zero has the sign that plain addition gives it
-    return (
-        np.where(exact == 0, plain.astype(np.float32) * np.float32(0), result)
-        if (exact == 0).any()
-        else result
-    )
+    zero = exact == 0
+    if zero.any():
+        # -0 only from zeros that are all negative
+        negative = (plain == 0) & np.signbit(plain)
+        result = np.where(zero, np.where(negative, np.float32(-0.0), np.float32(0)), result)
+    return result
 
 
 def _exponent(x: Array) -> Array:
     """floor(log2 |x|)."""
-    return np.frexp(x)[1] - 1  # type: ignore[no-any-return]
+    return np.frexp(x)[1] - 1

@@ -54,6 +54,10 @@ class Problem:
             raise UsageError(
                 f"{len(self.q_lengths)} query lengths and {len(self.k_lengths)} key lengths"
             )
+        if not self.packed and len(set(self.q_lengths)) > 1:
+            raise UsageError(
+                f"sequences that are not packed have one query length, not {self.q_lengths}"
+            )
         if self.heads % self.kv_heads:
             raise UsageError(f"{self.heads} heads are no multiple of {self.kv_heads} KV heads")
 
@@ -92,7 +96,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The numbers of a problem. q[i]: [tokens, heads, d] of sequence i; k, v: [keys, KV heads, d]."""
+    """The numbers of a problem, by sequence: q [tokens, heads, d]; k, v [keys, KV heads, d]."""
 
     q: tuple[Array, ...]
     k: tuple[Array, ...]
@@ -149,29 +153,29 @@ class Placement:
     def parameters(self) -> bytes:
         return pack(self.values)
 
-    def _add(self, name: str, data: Array, *, writable: bool = False, readable: Array | None = None) -> int:
+    def _add(
+        self, name: str, data: Array, *, writable: bool = False, readable: Array | None = None
+    ) -> int:
         return self.memory.add(name, data, writable=writable, readable=readable).address
 
     def _strides(self, name: str, array: Array) -> None:
         """Of [batch, row, head, d] or [row, head, d], in elements."""
         strides = [s // array.itemsize for s in array.strides]
-        self.values[f"{name}_row_stride"], self.values[f"{name}_head_stride"] = strides[-3], strides[-2]
+        self.values[f"{name}_row_stride"], self.values[f"{name}_head_stride"] = (
+            strides[-3],
+            strides[-2],
+        )
         self.values[f"{name}_batch_stride"] = strides[0] if array.ndim == 4 else 0
 
     def _place_q(self, data: Inputs) -> None:
         p = self.problem
         if p.packed:
             q = np.concatenate(data.q)
-            readable = np.ones(q.shape, bool)
             starts = np.concatenate([[0], np.cumsum(p.q_lengths)]).astype(np.int32)
             self.values["cu_seqlens_q"] = self._add("cu_seqlens_q", starts)
         else:
-            q = np.full((p.batch, max(p.q_lengths), p.heads, p.head_dim), np.nan, np.float16)
-            readable = np.zeros(q.shape, bool)
-            for i, each in enumerate(data.q):
-                q[i, : len(each)] = each
-                readable[i, : len(each)] = True
-        self.values["q_ptr"] = self._add("q", q, readable=readable)
+            q = np.stack(data.q)
+        self.values["q_ptr"] = self._add("q", q)
         self._strides("q", q)
         self._strides("o", q)
         self._o_shape = q.shape
@@ -183,7 +187,9 @@ class Placement:
         self.values["seqlen_k"] = max(self.problem.k_lengths)
         for name, parts in (("k", data.k), ("v", data.v)):
             # a kernel may be called with no key at all: a tensor has one row at least
-            array = np.concatenate([*parts, np.full_like(parts[0], np.nan, shape=(1, *parts[0].shape[1:]))])
+            array = np.concatenate(
+                [*parts, np.full_like(parts[0], np.nan, shape=(1, *parts[0].shape[1:]))]
+            )
             readable = np.ones(array.shape, bool)
             readable[-1] = False
             self.values[f"{name}_ptr"] = self._add(name, array, readable=readable)
@@ -217,7 +223,9 @@ class Placement:
         order = np.random.default_rng(p.seed + 1).permutation(total)
         table = np.full((p.batch, width), 0x7FFFFFF0, np.int32)  # entries of nobody: far outside
         named = np.zeros(table.shape, bool)
-        arrays = {n: np.full((total, size, p.kv_heads, p.head_dim), np.nan, np.float16) for n in "kv"}
+        arrays = {
+            n: np.full((total, size, p.kv_heads, p.head_dim), np.nan, np.float16) for n in "kv"
+        }
         readable = np.zeros(arrays["k"].shape, bool)
         taken = 0
         for i, count in enumerate(pages):
@@ -242,7 +250,9 @@ class Placement:
     def _place_outputs(self) -> None:
         p = self.problem
         lse = np.full(p.rows, np.nan, np.float32)
-        self.values["o_ptr"] = self._add("out", np.full(self._o_shape, np.nan, np.float16), writable=True)
+        self.values["o_ptr"] = self._add(
+            "out", np.full(self._o_shape, np.nan, np.float16), writable=True
+        )
         self.values["softmax_lse_ptr"] = self._add("lse", lse, writable=True)
         if p.splits > 1:
             partial = np.full((p.splits, p.rows, p.head_dim), np.nan, np.float32)

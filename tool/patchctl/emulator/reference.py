@@ -15,7 +15,10 @@ Array = npt.NDArray[Any]
 
 
 def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
-    """(O [tokens, heads, d], LSE [heads, tokens]) of each sequence; O is 0 and LSE -inf where a row sees no key."""
+    """(O [tokens, heads, d], LSE [heads, tokens]) of each sequence.
+
+    A row that sees no key has O = 0 and LSE = -inf.
+    """
     results = []
     left, right = problem.bounds
     for q16, k16, v16 in zip(data.q, data.k, data.v, strict=True):
@@ -42,7 +45,7 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Against float64: the largest error and the root mean square error relative to the reference's.
+    """Against float64: the largest error, and the root mean square error by the reference's.
 
     `missing`: values that are NaN or infinite where the reference is finite, or the reverse.
     """
@@ -60,8 +63,8 @@ class Accuracy:
 
     def __str__(self) -> str:
         return (
-            f"max error {self.largest:.2e}, rms relative {self.relative:.2e}, LSE {self.largest_lse:.2e}, "
-            f"{self.missing} of {self.values} values missing"
+            f"max error {self.largest:.2e}, rms relative {self.relative:.2e}, "
+            f"LSE {self.largest_lse:.2e}, {self.missing} of {self.values} values missing"
         )
 
 
@@ -104,7 +107,11 @@ def _by_sequence(p: Problem, out: Array, lse: Array) -> list[tuple[Array, Array]
     longest = max(p.q_lengths)
     for i, n in enumerate(p.q_lengths):
         first = start if p.packed else i * longest
-        rows = lse.reshape(p.heads, -1)[:, first : first + n] if p.packed else lse.reshape(p.batch, p.heads, longest)[i, :, :n]
+        rows = (
+            lse.reshape(p.heads, -1)[:, first : first + n]
+            if p.packed
+            else lse.reshape(p.batch, p.heads, longest)[i, :, :n]
+        )
         found.append((out[first : first + n], rows))
         start += n
     return found

@@ -91,7 +91,9 @@ def _address(instruction: Instruction, layout: Layout, operand: Operand, space: 
     return Source(lambda cta: base.read(cta).astype(np.uint64) + offset.view(np.uint64), base.rows)
 
 
-def _by_space(cta: Cta, space: str, addresses: Array, active: Active) -> list[tuple[str, Array, Active]]:
+def _by_space(
+    cta: Cta, space: str, addresses: Array, active: Active
+) -> list[tuple[str, Array, Active]]:
     """The spaces that a generic access goes to, each with its addresses and threads."""
     if space:
         return [(space, addresses, active)]
@@ -126,7 +128,8 @@ def _parameters(cta: Cta, addresses: Array, size: int, active: Active) -> Array:
     where = addresses[cta.mask(active)].astype(np.int64)
     if where.size and (where.min() < 0 or where.max() + size > buffer.size):
         raise EmulatorError(
-            f"{cta.site.text}: {size} bytes at byte {int(where.max())} of {buffer.size} bytes of parameters"
+            f"{cta.site.text}: {size} bytes at byte {int(where.max())} of the parameters, "
+            f"which have {buffer.size}"
         )
     start = np.where(cta.mask(active), addresses.astype(np.int64), 0)
     raw = np.zeros((cta.threads, max(4, size)), np.uint8)
@@ -162,12 +165,15 @@ def load(instruction: Instruction, layout: Layout) -> Operation:
 def _element(words: Array, index: int, kind: Type) -> Array:
     """Number `index` of a vector that was read as 32-bit words."""
     if kind.bits == 32:
-        return words[index].view(kind.dtype if kind.pack == 1 else np.uint32)
+        word: Array = words[index].view(kind.dtype)
+        return word
     if kind.bits == 64:
         low, high = words[2 * index].astype(np.uint64), words[2 * index + 1].astype(np.uint64)
-        return (low | high << np.uint64(32)).view(kind.dtype)
+        both: Array = (low | high << np.uint64(32)).view(kind.dtype)
+        return both
     bit = index * kind.bits
-    return (words[bit // 32] >> np.uint32(bit % 32)).astype(f"u{kind.bits // 8}").view(kind.dtype)
+    part: Array = (words[bit // 32] >> np.uint32(bit % 32)).astype(f"u{kind.bits // 8}")
+    return part.view(kind.dtype)
 
 
 def store(instruction: Instruction, layout: Layout) -> Operation:
@@ -206,7 +212,9 @@ def _words(cta: Cta, sources: tuple[Source, ...], kind: Type, size: int) -> Arra
     return words
 
 
-def _store(cta: Cta, space: str, where: Array, size: int, words: Array, active: Active, known: Known) -> None:
+def _store(
+    cta: Cta, space: str, where: Array, size: int, words: Array, active: Active, known: Known
+) -> None:
     if space == "shared":
         cta.shared.store(cta, where.astype(np.int64), size, words, active, known)
     elif space == "local":
@@ -239,13 +247,17 @@ def atomic(instruction: Instruction, layout: Layout) -> Operation:
             for lanes, index, memory in _places(cta, name, where, kind, threads):
                 for lane, place in zip(lanes.tolist(), index.tolist(), strict=True):
                     old[lane] = memory[place]
-                    memory[place] = _update(access.operation, memory[place], [v[lane] for v in values])
+                    memory[place] = _update(
+                        access.operation, memory[place], [v[lane] for v in values]
+                    )
         target.write(cta, old, active)
 
     return run
 
 
-def _places(cta: Cta, space: str, where: Array, kind: Type, active: Active) -> list[tuple[Array, Array, Array]]:
+def _places(
+    cta: Cta, space: str, where: Array, kind: Type, active: Active
+) -> list[tuple[Array, Array, Array]]:
     """(threads, element, elements) per piece of memory."""
     size = kind.bits // 8
     if space == "shared":

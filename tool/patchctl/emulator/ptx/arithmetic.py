@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from patchctl.emulator import bits, fp
-from patchctl.emulator.machine import Active, Cta
 from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import Active, Cta
 from patchctl.emulator.program import Operation
 from patchctl.emulator.ptx.module import Instruction
 from patchctl.emulator.ptx.operands import (
@@ -74,7 +74,7 @@ def watched(cta: Cta, active: Active, result: Array, arguments: list[Array]) -> 
         square = np.dot(flat, flat)
         if square == square:
             return result
-    born = np.isnan(result)
+    born: Array = np.isnan(result)
     if not born.any():
         return result
     for argument in arguments:
@@ -159,14 +159,16 @@ _APPROXIMATE: dict[str, Function] = {
 def _quick_quotient(a: Array, b: Array) -> Array:
     """div.approx: a divisor above 2^126 gives zero, as the PTX ISA says."""
     big = (np.abs(b) > np.float32(2.0**126)) & np.isfinite(b)
-    return np.where(big, np.where(np.isinf(a), np.float32(np.nan), np.copysign(np.float32(0), a * b)), a / b)
+    return np.where(
+        big, np.where(np.isinf(a), np.float32(np.nan), np.copysign(np.float32(0), a * b)), a / b
+    )
 
 
 def _float_function(name: str, found: set[str], instruction: Instruction) -> Function:
     mode = _round(found)
     exact: dict[str, Function] = {
         "add": lambda a, b: fp.add(a, b, mode),
-        "sub": lambda a, b: fp.add(a, -b, mode),
+        "sub": np.subtract if mode is fp.Round.NEAREST else lambda a, b: fp.add(a, -b, mode),
         "mul": lambda a, b: fp.mul(a, b, mode),
         "fma": lambda a, b, c: fp.fma(a, b, c, mode),
         "mad": lambda a, b, c: fp.fma(a, b, c, mode),

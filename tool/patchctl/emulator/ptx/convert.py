@@ -110,7 +110,11 @@ def _conversion(kind: Type, to: Type, found: set[str]) -> Function:
             return fp.to_integer(x, integral or "rzi", to.dtype)
         if integral:
             x = fp.integral(x, integral)
-        result = fp.narrow(x, to.dtype, mode) if to.bits < kind.bits else fp.canonical(x.astype(to.dtype))
+        result = (
+            fp.narrow(x, to.dtype, mode)
+            if to.bits < kind.bits
+            else fp.canonical(x.astype(to.dtype))
+        )
         if flushes and to.bits == 32:
             result = fp.flush(result)
         return fp.saturate(result) if saturates else result

@@ -58,7 +58,9 @@ def indexed_branch(instruction: Instruction, layout: Layout, step_of: Labels) ->
         mask = group.mask if active is None else active
         chosen = full(cta, index.read(cta))
         if (chosen[mask] >= len(names)).any():
-            raise EmulatorError(f"{cta.site.text}: index {int(chosen[mask].max())} of {len(names)} targets")
+            raise EmulatorError(
+                f"{cta.site.text}: index {int(chosen[mask].max())} of {len(names)} targets"
+            )
         for i in np.unique(chosen[mask]).tolist():
             engine.go(group, step_of(names[i]), mask & (chosen == i))
         engine.go(group, group.pc + 1, group.mask & ~mask)
@@ -73,10 +75,14 @@ def leave(engine: Engine, group: Group, active: Active) -> None:
 
 def trap(engine: Engine, group: Group, active: Active) -> None:
     """trap."""
-    raise EmulatorError(f"{engine.cta.site.text}: the kernel stopped itself, CTA {engine.cta.index}")
+    raise EmulatorError(
+        f"{engine.cta.site.text}: the kernel stopped itself, CTA {engine.cta.index}"
+    )
 
 
-def barrier(instruction: Instruction, layout: Layout, *, wait: bool = True, first: int = 0) -> Control:
+def barrier(
+    instruction: Instruction, layout: Layout, *, wait: bool = True, first: int = 0
+) -> Control:
     """bar.sync and bar.arrive. `first`: where in the operands the barrier's number is."""
     numbers = []
     for operand in instruction.operands[first : first + 2]:
@@ -108,14 +114,12 @@ def converge(members: Source) -> Control:
     return meet
 
 
-def reduction(
-    instruction: Instruction, layout: Layout
-) -> tuple[Operation, Control, Operation]:
+def reduction(instruction: Instruction, layout: Layout) -> tuple[Operation, Control, Operation]:
     """bar.red: before, at and after the barrier."""
     operation = next((o for o in instruction.opcode if o in ("popc", "and", "or")), "")
     if not operation:
         raise UnknownInstruction(instruction, "not modelled")
-    destination, *numbers, condition = instruction.operands
+    destination, *_, condition = instruction.operands
     target = layout.target(destination, instruction)
     source = layout.source(condition, TYPES["pred"], instruction)
     row = layout.new_predicate()
@@ -130,6 +134,8 @@ def reduction(
         if operation == "popc":
             target.write(cta, np.array([votes.sum()], np.uint32), active)
         else:
-            target.write(cta, np.array([votes.all() if operation == "and" else votes.any()]), active)
+            target.write(
+                cta, np.array([votes.all() if operation == "and" else votes.any()]), active
+            )
 
     return before, barrier(instruction, layout, first=1), after

@@ -16,7 +16,6 @@ from patchctl.emulator.ptx.operands import (
     TYPES,
     Array,
     Layout,
-    Source,
     Target,
     Type,
     UnknownInstruction,
@@ -68,7 +67,9 @@ def comparison(name: str, kind: Type) -> Function | None:
 def _relation(instruction: Instruction, kind: Type, found: list[str]) -> Function:
     compare = comparison(found[0], kind)
     if compare is None:
-        raise UnknownInstruction(instruction, f"comparison .{found[0]} is not modelled for .{kind.name}")
+        raise UnknownInstruction(
+            instruction, f"comparison .{found[0]} is not modelled for .{kind.name}"
+        )
     if "ftz" in found:
         plain = compare
         compare = lambda a, b: plain(fp.flush(a), fp.flush(b))  # noqa: E731
@@ -77,7 +78,21 @@ def _relation(instruction: Instruction, kind: Type, found: list[str]) -> Functio
 
 def setp(instruction: Instruction, layout: Layout) -> Operation:
     """p|q = (a compared with b) combined with c; q takes the opposite of the comparison."""
-    modifiers(instruction, {*_COMPARE, *(f"{c}u" for c in _COMPARE), "ne", "neu", "num", "nan", "and", "or", "xor", "ftz"})
+    modifiers(
+        instruction,
+        {
+            *_COMPARE,
+            *(f"{c}u" for c in _COMPARE),
+            "ne",
+            "neu",
+            "num",
+            "nan",
+            "and",
+            "or",
+            "xor",
+            "ftz",
+        },
+    )
     kind = type_of(instruction)
     found = list(instruction.opcode[1:-1])
     compare = _relation(instruction, kind, found)
@@ -85,11 +100,17 @@ def setp(instruction: Instruction, layout: Layout) -> Operation:
     destination, *operands = instruction.operands
     pair = destination if isinstance(destination, Pair) else Pair(destination, destination)  # type: ignore[arg-type]
     first = layout.target(pair.first, instruction)
-    second = layout.target(pair.second, instruction) if isinstance(destination, Pair) else Target(None, 0)
+    second = (
+        layout.target(pair.second, instruction)
+        if isinstance(destination, Pair)
+        else Target(None, 0)
+    )
     sources = [layout.source(o, kind, instruction) for o in operands[:2]]
     sources += [layout.source(o, _PRED, instruction) for o in operands[2:]]
     if (combine is None) != (len(sources) == 2):
-        raise UnknownInstruction(instruction, "a combining operand without an operator, or the reverse")
+        raise UnknownInstruction(
+            instruction, "a combining operand without an operator, or the reverse"
+        )
     both = tuple(sources)
 
     def run(cta: Cta, active: Active) -> None:
@@ -110,7 +131,11 @@ def setp(instruction: Instruction, layout: Layout) -> Operation:
 
 def set_value(instruction: Instruction, layout: Layout) -> Operation:
     """set: all ones (or 1.0) where the comparison holds."""
-    modifiers(instruction, {*_COMPARE, *(f"{c}u" for c in _COMPARE), "ne", "neu", "num", "nan", "ftz"}, types=2)
+    modifiers(
+        instruction,
+        {*_COMPARE, *(f"{c}u" for c in _COMPARE), "ne", "neu", "num", "nan", "ftz"},
+        types=2,
+    )
     result, kind = type_of(instruction, -2), type_of(instruction)
     compare = _relation(instruction, kind, list(instruction.opcode[1:-2]))
     one = result.dtype.type(1) if result.is_float else np.array(-1).astype(result.dtype)
@@ -201,7 +226,9 @@ def lop3(instruction: Instruction, layout: Layout) -> Operation:
     return _words(instruction, layout, lambda a, b, c: bits.lop3(a, b, c, value), operands=3)
 
 
-def _words(instruction: Instruction, layout: Layout, function: Function, operands: int | None = None) -> Operation:
+def _words(
+    instruction: Instruction, layout: Layout, function: Function, operands: int | None = None
+) -> Operation:
     target, *sources = instruction.operands
     return compute(
         function,
@@ -237,7 +264,11 @@ def count(instruction: Instruction, layout: Layout) -> Operation:
         "bfind": lambda x: bits.find_highest(x, shift_amount="shiftamt" in found),
     }
     target, source = instruction.operands
-    return compute(function[name], (layout.source(source, kind, instruction),), layout.target(target, instruction))
+    return compute(
+        function[name],
+        (layout.source(source, kind, instruction),),
+        layout.target(target, instruction),
+    )
 
 
 def testp(instruction: Instruction, layout: Layout) -> Operation:
@@ -254,6 +285,8 @@ def testp(instruction: Instruction, layout: Layout) -> Operation:
     }
     found = modifiers(instruction, set(tests))
     target, source = instruction.operands
-    return compute(tests[next(iter(found))], (layout.source(source, kind, instruction),), layout.target(target, instruction))
-
-
+    return compute(
+        tests[next(iter(found))],
+        (layout.source(source, kind, instruction),),
+        layout.target(target, instruction),
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from patchctl.emulator.findings import Site
-from patchctl.emulator.machine import Cta, Active
+from patchctl.emulator.machine import Active, Cta
 from patchctl.emulator.memory import GlobalMemory
 from patchctl.emulator.mma import Accumulation
 from patchctl.emulator.program import Control, Operation, Program, Step
@@ -33,7 +33,10 @@ def _nothing(cta: Cta, active: Active) -> None:
 
 _OPERATIONS: dict[str, Family] = {
     **dict.fromkeys(
-        "add sub mul mad fma div rem min max sad rcp sqrt rsqrt ex2 lg2 sin cos tanh copysign cnot".split(),
+        (
+            *("add", "sub", "mul", "mad", "fma", "div", "rem", "min", "max", "sad", "cnot"),
+            *("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign"),
+        ),
         arithmetic.simple,
     ),
     **dict.fromkeys(("abs", "neg"), arithmetic.sign_bit),
@@ -79,7 +82,10 @@ class Kernel:
         import numpy as np
 
         for variable in [*self.module.variables.values(), *self.entry.variables]:
-            if variable.space in (Space.GLOBAL, Space.CONST) and variable.name not in memory.tensors:
+            if (
+                variable.space in (Space.GLOBAL, Space.CONST)
+                and variable.name not in memory.tensors
+            ):
                 data = np.zeros(variable.size or len(variable.data), np.uint8)
                 data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
                 memory.add(variable.name, data, writable=variable.space is Space.GLOBAL)

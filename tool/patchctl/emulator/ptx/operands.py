@@ -97,12 +97,16 @@ class Target:
             value = np.ascontiguousarray(value).reshape(-1).view(np.uint32)
         size = value.dtype.itemsize
         if size * 8 > self.bits:
-            raise EmulatorError(f"a value of {size} bytes does not fit a register of {self.bits} bits")
+            raise EmulatorError(
+                f"a value of {size} bytes does not fit a register of {self.bits} bits"
+            )
         if size < 4:
             # a 16-bit register keeps its row's upper half clear
-            wide = value.astype(np.int32 if value.dtype.kind == "i" else np.uint32) if (
-                value.dtype.kind in "iu"
-            ) else value.view(np.uint16).astype(np.uint32)
+            wide = (
+                value.astype(np.int32 if value.dtype.kind == "i" else np.uint32)
+                if (value.dtype.kind in "iu")
+                else value.view(np.uint16).astype(np.uint32)
+            )
             value = wide.view(np.uint32)
             if self.bits == 16:
                 value = value & np.uint32(0xFFFF)
@@ -148,7 +152,11 @@ def _special(name: str) -> Callable[[Cta], Array] | None:
         return thread
     if stem in ("%ntid", "%nctaid", "%ctaid") and index is not None:
         return lambda cta: np.array(
-            [{"%ntid": cta.launch.block, "%nctaid": cta.launch.grid, "%ctaid": cta.index}[stem][index]],
+            [
+                {"%ntid": cta.launch.block, "%nctaid": cta.launch.grid, "%ctaid": cta.index}[stem][
+                    index
+                ]
+            ],
             np.uint32,
         )
     one = np.uint32(1)
@@ -280,7 +288,8 @@ def _register(row: int, bits: int, kind: Type, instruction: Instruction) -> Sour
     if kind.bits == 64:
         return Source(
             lambda cta: (
-                cta.regs[row].astype(np.uint64) | cta.regs[row + 1].astype(np.uint64) << np.uint64(32)
+                cta.regs[row].astype(np.uint64)
+                | cta.regs[row + 1].astype(np.uint64) << np.uint64(32)
             ).view(dtype),
             (row, row + 1),
         )

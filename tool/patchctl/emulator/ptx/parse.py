@@ -27,7 +27,8 @@ from patchctl.errors import PatchctlError, UsageError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOTE = re.compile(
-    r"^(?:Fatbin |=====|arch = |code version|host = |compile_size|compressed|producer|ptxasOptions|identifier).*$",
+    r"^(?:Fatbin |=====|arch = |code version|host = |compile_size|compressed|producer|"
+    r"ptxasOptions|identifier).*$",
     re.M,
 )
 _LABEL = re.compile(r"([$%\w]+)\s*:(?!:)")

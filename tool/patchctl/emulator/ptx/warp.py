@@ -136,7 +136,11 @@ def warp_barrier(instruction: Instruction, layout: Layout) -> Operation:
 def matrix(instruction: Instruction, layout: Layout, model: mma.Accumulation) -> Operation:
     """mma.sync.aligned.m8n8k4."""
     opcode = instruction.opcode
-    if opcode[1:4] != ("sync", "aligned", "m8n8k4") or len(opcode) != 10 or opcode[7:9] != ("f16", "f16"):
+    if (
+        opcode[1:4] != ("sync", "aligned", "m8n8k4")
+        or len(opcode) != 10
+        or opcode[7:9] != ("f16", "f16")
+    ):
         raise UnknownInstruction(instruction, "not modelled")
     layouts, kinds = (opcode[4], opcode[5]), (opcode[6], opcode[9])
     parts: list[tuple[Operand, ...]] = [
@@ -188,9 +192,10 @@ def _whole_warps(cta: Cta, active: Array) -> None:
 
 
 def _watch(cta: Cta, active: Active, result: Array, operands: tuple[Array, ...]) -> None:
-    born = np.isnan(result).any(axis=2)
+    born: Array = np.isnan(result).any(axis=2)
     for operand in operands:
-        born &= ~np.isnan(operand).any(axis=(1, 2), keepdims=False)[:, None]
+        in_warp: Array = np.isnan(operand).any(axis=(1, 2))
+        born &= ~in_warp[:, None]
     threads = born.reshape(-1) & cta.mask(active)
     if threads.any():
         cta.note(Kind.NAN_BORN, threads, "NaN from operands that are none")
