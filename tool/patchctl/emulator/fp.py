@@ -63,7 +63,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(value: Array, error: Array) -> Array:
-    """Whichever float64 beside value + error ends with a one, so that a second rounding is right."""
+    """Whichever float64 beside value + error ends with a one: a second rounding is then right."""
     bits = value.view(np.uint64)
     move = (error != 0) & (bits & np.uint64(1) == 0)
     return (

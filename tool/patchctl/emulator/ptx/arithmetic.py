@@ -74,7 +74,7 @@ def watched(cta: Cta, active: Active, result: Array, arguments: list[Array]) -> 
         square = np.dot(flat, flat)
         if square == square:
             return result
-    born: Array = np.isnan(result)
+    born: Any = np.isnan(result)
     if not born.any():
         return result
     for argument in arguments:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from patchctl.emulator import bits, mma
@@ -192,9 +194,9 @@ def _whole_warps(cta: Cta, active: Array) -> None:
 
 
 def _watch(cta: Cta, active: Active, result: Array, operands: tuple[Array, ...]) -> None:
-    born: Array = np.isnan(result).any(axis=2)
+    born: Any = np.isnan(result).any(axis=2)
     for operand in operands:
-        in_warp: Array = np.isnan(operand).any(axis=(1, 2))
+        in_warp: Any = np.isnan(operand).any(axis=(1, 2))
         born &= ~in_warp[:, None]
     threads = born.reshape(-1) & cta.mask(active)
     if threads.any():

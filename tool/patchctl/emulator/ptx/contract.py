@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ptxas may make of PTX: a multiplication and an addition in one rounding.
+
+``mul.f32`` and ``add.f32`` without a rounding modifier may be fused (PTX ISA, "add": "an add
+instruction with no rounding modifier defaults to round-to-nearest-even and may be optimized
+aggressively"). ptxas does so wherever the product is added at once; with the same fusions PTX and
+machine code can be compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from patchctl.emulator.ptx.module import Entry, Imm, Instruction, Operand, Pair, Reg, Vector
+
+_PRODUCT = ("mul", "f32")
+_SUMS = (("add", "f32"), ("sub", "f32"))
+_SIGN = 0x80000000
+
+
+def contract(entry: Entry) -> Entry:
+    """The entry with ``fma.rn.f32`` for every sum of a product that nothing else computes."""
+    writers: dict[str, list[int]] = defaultdict(list)
+    for index, instruction in enumerate(entry.instructions):
+        for name in _written(instruction):
+            writers[name].append(index)
+
+    def product(operand: Operand) -> Instruction | None:
+        if not isinstance(operand, Reg) or len(writers[operand.name]) != 1:
+            return None
+        found = entry.instructions[writers[operand.name][0]]
+        steady = all(
+            not isinstance(o, Reg) or len(writers[o.name]) == 1 for o in found.operands[1:]
+        )
+        return found if found.opcode == _PRODUCT and found.guard is None and steady else None
+
+    instructions, negations = [], 0
+    for instruction in entry.instructions:
+        fused = None
+        if instruction.opcode in _SUMS:
+            target, left, right = instruction.operands
+            subtracts = instruction.opcode[0] == "sub"
+            if found := product(left):
+                fused = [*found.operands[1:], right], subtracts, 2
+            elif found := product(right):
+                fused = [*found.operands[1:], left], subtracts, 0
+        if fused is None:
+            instructions.append([instruction])
+            continue
+        operands, negates, place = fused
+        before: list[Instruction] = []
+        if negates:
+            # -(a * b) is (-a) * b: negating is exact
+            operand = operands[place]
+            if isinstance(operand, Imm):
+                operands[place] = replace(operand, value=operand.value ^ _SIGN)
+            else:
+                name = f"%negated{negations}"
+                negations += 1
+                entry.registers[name] = "f32"
+                before = [
+                    replace(instruction, opcode=("neg", "f32"), operands=(Reg(name), operand))
+                ]
+                operands[place] = Reg(name)
+        fma = replace(instruction, opcode=("fma", "rn", "f32"), operands=(target, *operands))
+        instructions.append([*before, fma])
+    starts, flat = [], []
+    for group in instructions:
+        starts.append(len(flat))
+        flat += group
+    starts.append(len(flat))
+    labels = {name: starts[index] for name, index in entry.labels.items()}
+    return replace(entry, instructions=flat, labels=labels)
+
+
+def _written(instruction: Instruction) -> list[str]:
+    if not instruction.operands or instruction.opcode[0] in ("st", "red", "bra", "bar"):
+        return []
+    first = instruction.operands[0]
+    items = (
+        first.items
+        if isinstance(first, Vector)
+        else (first.first, first.second)
+        if isinstance(first, Pair)
+        else (first,)
+    )
+    return [item.name for item in items if isinstance(item, Reg)]
