@@ -24,14 +24,14 @@ def program(function: Function, *, local_bytes: int = 0) -> Program:
         EmulatorError: an instruction that is not modelled.
     """
     last = max((i for i, inst in enumerate(function.instructions) if inst.base != "NOP"), default=0)
-    steps = [_step(function.name, inst) for inst in function.instructions[: last + 1]]
-    for index, step in enumerate(steps):
-        if step.site.address != 16 * index:
-            raise EmulatorError(f"{function.name}: a gap before 0x{step.site.address:x}")
+    steps = [step(function.name, inst) for inst in function.instructions[: last + 1]]
+    for index, done in enumerate(steps):
+        if done.site.address != 16 * index:
+            raise EmulatorError(f"{function.name}: a gap before 0x{done.site.address:x}")
     return Program(function.name, steps, _REGISTERS, _PREDICATES, local_bytes, setup=_setup)
 
 
-def _step(kernel: str, inst: Instruction) -> Step:
+def step(kernel: str, inst: Instruction) -> Step:
     run, control = read(inst)
     guard, negated = None, False
     if inst.guard is not None and inst.guard != "PT":
