@@ -65,7 +65,8 @@ def contract(entry: Entry) -> Entry:
                 operands[place] = Reg(name)
         fma = replace(instruction, opcode=("fma", "rn", "f32"), operands=(target, *operands))
         instructions.append([*before, fma])
-    starts, flat = [], []
+    starts: list[int] = []
+    flat: list[Instruction] = []
     for group in instructions:
         starts.append(len(flat))
         flat += group
