@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patchctl.emulator.problem import Inputs, Placement, Problem
+from patchctl.emulator.memory import GlobalMemory
+from patchctl.emulator.problem import Inputs, Problem
 
 Array = npt.NDArray[Any]
 
@@ -68,21 +69,18 @@ class Accuracy:
         )
 
 
-def results(placement: Placement) -> list[tuple[Array, Array]]:
-    """O and LSE of each sequence out of memory; with splits after merging them in float64."""
-    p = placement.problem
-    tensors = placement.memory.tensors
-    if p.splits > 1:
-        return _merged(placement)
+def results(p: Problem, memory: GlobalMemory) -> list[tuple[Array, Array]]:
+    """O and LSE of each sequence out of memory."""
+    tensors = memory.tensors
     longest = max(p.q_lengths)
     tokens = sum(p.q_lengths) if p.packed else p.batch * longest
     out = tensors["out"].array(np.float16, (tokens, p.heads, p.head_dim))
     return _by_sequence(p, out, tensors["lse"].array(np.float32, (p.rows,)))
 
 
-def _merged(placement: Placement) -> list[tuple[Array, Array]]:
-    p = placement.problem
-    tensors = placement.memory.tensors
+def merged(p: Problem, memory: GlobalMemory) -> list[tuple[Array, Array]]:
+    """O and LSE of each sequence from the partial results of its splits, in float64."""
+    tensors = memory.tensors
     shape = (p.splits, p.rows)
     lse = tensors["lse_parts"].array(np.float32, shape).astype(np.float64)
     parts = tensors["out_parts"].array(np.float32, (*shape, p.head_dim)).astype(np.float64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a kernel on a problem, whatever it is written in, and judges the result."""
+"""Runs a kernel on a task, whatever it is written in, and judges the result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from patchctl.emulator.engine import launch
 from patchctl.emulator.findings import Findings
 from patchctl.emulator.machine import Launch
 from patchctl.emulator.memory import GlobalMemory
-from patchctl.emulator.problem import Inputs, Placement, Problem, inputs
+from patchctl.emulator.problem import Problem
 from patchctl.emulator.program import Program
-from patchctl.emulator.reference import Accuracy, attention, judge, results
+from patchctl.emulator.reference import Accuracy
+from patchctl.emulator.tasks import Attention, Task
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run showed. `out` and `lse` (or their parts) are the bytes that it wrote."""
+    """What a run showed. `written`: the tensors that the kernel wrote, as bytes."""
 
     accuracy: Accuracy
     findings: Findings
     steps: int
-    out: bytes
-    lse: bytes
+    written: dict[str, bytes]
 
     @property
     def good(self) -> bool:
@@ -46,26 +46,25 @@ Prepare = Callable[[Launch, GlobalMemory], Launch]
 def run(
     program: Program,
     shape: Shape,
-    problem: Problem,
+    task: Task | Problem,
     *,
     prepare: Prepare = lambda launch, memory: launch,
     intra_warp: bool = False,
-    data: Inputs | None = None,
     progress: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Run the whole grid. `data`: other numbers than the problem's own.
+    """Run the whole grid. A problem stands for forward attention on its own numbers.
 
     Raises:
         EmulatorError: the program does what is not modelled, or never ends.
     """
-    data = inputs(problem) if data is None else data
     memory, findings = GlobalMemory(), Findings()
-    placement = Placement(problem, data, memory)
+    task = Attention(task) if isinstance(task, Problem) else task
+    placed = task.place(memory, shape.tile_rows)
     start = Launch(
-        grid=problem.grid(shape.tile_rows),
+        grid=placed.grid,
         block=(shape.threads, 1, 1),
         shared_bytes=shape.shared_bytes,
-        parameters=placement.parameters,
+        parameters=placed.parameters,
     )
     steps = launch(
         program,
@@ -75,7 +74,5 @@ def run(
         intra_warp=intra_warp,
         progress=progress,
     )
-    accuracy = judge(results(placement), attention(problem, data))
-    written = ("out", "lse") if problem.splits == 1 else ("out_parts", "lse_parts")
-    out, lse = (memory.tensors[name].data.tobytes() for name in written)
-    return Outcome(accuracy, findings, steps, out, lse)
+    written = {name: memory.tensors[name].data.tobytes() for name in placed.outputs}
+    return Outcome(placed.judge(), findings, steps, written)

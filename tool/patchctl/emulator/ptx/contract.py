@@ -9,6 +9,7 @@ machine code can be compared bit for bit.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
 
@@ -26,24 +27,35 @@ def contract(entry: Entry) -> Entry:
         for name in _written(instruction):
             writers[name].append(index)
 
-    def product(operand: Operand) -> Instruction | None:
+    entered = sorted(set(entry.labels.values()))
+
+    def steady(operand: Operand, start: int, end: int) -> bool:
+        """Whether it has the same value at both instructions."""
+        if not isinstance(operand, Reg) or len(writers[operand.name]) == 1:
+            return True
+        # within a block, nothing may write it in between
+        return bisect_right(entered, start) == bisect_right(entered, end) and not any(
+            start <= writer < end for writer in writers[operand.name]
+        )
+
+    def product(operand: Operand, end: int) -> Instruction | None:
         if not isinstance(operand, Reg) or len(writers[operand.name]) != 1:
             return None
-        found = entry.instructions[writers[operand.name][0]]
-        steady = all(
-            not isinstance(o, Reg) or len(writers[o.name]) == 1 for o in found.operands[1:]
-        )
-        return found if found.opcode == _PRODUCT and found.guard is None and steady else None
+        start = writers[operand.name][0]
+        found = entry.instructions[start]
+        if found.opcode != _PRODUCT or found.guard is not None:
+            return None
+        return found if all(steady(o, start, end) for o in found.operands[1:]) else None
 
     instructions, negations = [], 0
-    for instruction in entry.instructions:
+    for index, instruction in enumerate(entry.instructions):
         fused = None
         if instruction.opcode in _SUMS:
             target, left, right = instruction.operands
             subtracts = instruction.opcode[0] == "sub"
-            if found := product(left):
+            if found := product(left, index):
                 fused = [*found.operands[1:], right], subtracts, 2
-            elif found := product(right):
+            elif found := product(right, index):
                 fused = [*found.operands[1:], left], subtracts, 0
         if fused is None:
             instructions.append([instruction])
@@ -65,7 +77,8 @@ def contract(entry: Entry) -> Entry:
                 operands[place] = Reg(name)
         fma = replace(instruction, opcode=("fma", "rn", "f32"), operands=(target, *operands))
         instructions.append([*before, fma])
-    starts, flat = [], []
+    starts: list[int] = []
+    flat: list[Instruction] = []
     for group in instructions:
         starts.append(len(flat))
         flat += group

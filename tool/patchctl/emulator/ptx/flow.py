@@ -81,11 +81,11 @@ def trap(engine: Engine, group: Group, active: Active) -> None:
 
 
 def barrier(
-    instruction: Instruction, layout: Layout, *, wait: bool = True, first: int = 0
+    instruction: Instruction, operands: tuple[Operand, ...], *, wait: bool = True
 ) -> Control:
-    """bar.sync and bar.arrive. `first`: where in the operands the barrier's number is."""
+    """bar.sync and bar.arrive. `operands`: the barrier, and how many threads take part."""
     numbers = []
-    for operand in instruction.operands[first : first + 2]:
+    for operand in operands:
         if not isinstance(operand, Imm):
             raise UnknownInstruction(instruction, "the barrier is no constant")
         numbers.append(operand.value)
@@ -119,7 +119,7 @@ def reduction(instruction: Instruction, layout: Layout) -> tuple[Operation, Cont
     operation = next((o for o in instruction.opcode if o in ("popc", "and", "or")), "")
     if not operation:
         raise UnknownInstruction(instruction, "not modelled")
-    destination, *_, condition = instruction.operands
+    destination, *numbers, condition = instruction.operands
     target = layout.target(destination, instruction)
     source = layout.source(condition, TYPES["pred"], instruction)
     row = layout.new_predicate()
@@ -138,4 +138,4 @@ def reduction(instruction: Instruction, layout: Layout) -> tuple[Operation, Cont
                 cta, np.array([votes.all() if operation == "and" else votes.any()]), active
             )
 
-    return before, barrier(instruction, layout, first=1), after
+    return before, barrier(instruction, tuple(numbers)), after

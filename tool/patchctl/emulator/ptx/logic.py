@@ -209,7 +209,8 @@ def funnel(instruction: Instruction, layout: Layout) -> Operation:
 
 def permute(instruction: Instruction, layout: Layout) -> Operation:
     """prmt, with or without one of its modes."""
-    found = modifiers(instruction, {"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"})
+    found = modifiers(instruction, {"b32", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16"}, types=0)
+    found -= {"b32"}
     mode = next(iter(found), None)
     if mode is None:
         return _words(instruction, layout, bits.prmt)

@@ -151,7 +151,7 @@ def _pieces(
             before, at, after = flow.reduction(instruction, layout)
             return [(before, None), (None, at), (after, None)]
         if kind in ("sync", "arrive"):
-            return [(None, flow.barrier(instruction, layout, wait=kind == "sync"))]
+            return [(None, flow.barrier(instruction, instruction.operands, wait=kind == "sync"))]
     if name == "bra":
         return [(None, flow.branch(instruction, layout, step_of))]
     if opcode[:2] == ("brx", "idx"):
