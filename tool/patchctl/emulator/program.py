@@ -50,3 +50,7 @@ class Program:
     """Fills registers that have a value at the start (RZ, PT)."""
     executed: set[int] = field(default_factory=set)
     """Indexes of the steps that ran at least once."""
+
+    def executed_opcodes(self) -> frozenset[str]:
+        """Names of the instructions that ran at least once."""
+        return frozenset(self.steps[index].opcode for index in self.executed)
