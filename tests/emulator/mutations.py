@@ -37,9 +37,7 @@ class Mutation:
 
 def _with_text(inst: Instruction, text: str) -> Instruction:
     """Another text over the same encoding; whoever changes an immediate changes that, too."""
-    return parse_instruction(
-        inst.address, text, inst.encoding & (1 << 64) - 1, inst.encoding >> 64
-    )
+    return parse_instruction(inst.address, text, inst.encoding & (1 << 64) - 1, inst.encoding >> 64)
 
 
 def _nop(inst: Instruction) -> Instruction:
