@@ -26,7 +26,7 @@ from patchctl.stages.toolchain import Toolchain
 pytestmark = pytest.mark.nvcc
 
 SOURCE = Path(__file__).resolve().parents[1] / "data" / "emulator" / "pack.cu"
-VALUES = np.array([0.0, 1.0, -2.5, 65504.0, 0.333, 2.0**-10, -7.0, 1e-3] * 8, np.float32)
+VALUES = np.array([0.0, 1.0, 2.5, 65504.0, 0.333, 2.0**-10, 7.0, 1e-3] * 8, np.float32)
 
 
 @pytest.fixture(scope="module")

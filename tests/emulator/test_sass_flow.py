@@ -251,9 +251,9 @@ def test_shuffle_by_a_lane_number_in_a_register() -> None:
     ],
 )
 def test_vote(mode: str, ones: int, holds: bool) -> None:
-    rig = execute(f"VOTE.{mode} R2, P1, P0", P0=LANES < ones)
+    rig = execute(f"VOTE.{mode} R2, P1, P0", P0=ones > LANES)
     assert (rig.word(2), rig.pred(1)) == ((1 << ones) - 1, holds)
-    assert execute(f"VOTE.{mode} P1, P0", P0=LANES < ones).pred(1) is holds
+    assert execute(f"VOTE.{mode} P1, P0", P0=ones > LANES).pred(1) is holds
 
 
 def test_vote_of_part_of_a_warp_counts_only_that_part() -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// float -> float16 with integers, as an author may write it to spare the conversion unit. ptxas
+// float -> float16 (without its sign) with integers, as an author may write it to spare the conversion unit. ptxas
 // 12.4 makes constants of `pack`: it takes mul.f32 and shl for one integer product.
 #include <cstdint>
 

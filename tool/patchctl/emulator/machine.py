@@ -13,7 +13,7 @@ as an address, as a condition of a branch or a guard, and as data that leaves fo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ WARP = 32
 Words = NDArray[np.uint32]
 Mask = NDArray[np.bool_]
 Active = Mask | None
-Known = Mask | bool
+Known = Mask | Literal[True]
 """Which threads' values were written: True for all."""
 
 
@@ -182,9 +182,7 @@ class Cta:
         """The active threads as an array."""
         return self.alive if active is None else active
 
-    def watch_nan(
-        self, result: NDArray[np.floating], active: Active, *sources: NDArray[np.floating]
-    ) -> None:
+    def watch_nan(self, result: NDArray[Any], active: Active, *sources: NDArray[Any]) -> None:
         """A finding when a NaN appears that no source had."""
         bad = np.isnan(result)
         if not bad.any():

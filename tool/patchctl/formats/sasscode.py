@@ -128,7 +128,7 @@ def parse_functions(text: str, wanted: Callable[[str], bool] = lambda _: True) -
     A listing without any function header is one function, ``(listing)``.
     """
     starts = [(m.end(), m[1]) for m in _FUNCTION.finditer(text)] or [(0, "(listing)")]
-    ends = [m.start() for m in _FUNCTION.finditer(text)][1:] + [len(text)]
+    ends = [*[m.start() for m in _FUNCTION.finditer(text)][1:], len(text)]
     functions = []
     for (start, name), end in zip(starts, ends, strict=True):
         if not wanted(name):

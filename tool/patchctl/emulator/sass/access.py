@@ -13,7 +13,8 @@ import numpy as np
 
 from ..machine import Active, Cta, Known, Words
 from ..program import Operation
-from .build import RZ, Address, Build, constant, operation
+from .build import Build, operation
+from .operands import RZ, Address, constant
 
 _SIZES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "32": 4, "64": 8, "128": 16}
 _SIGNED = {"S8": 8, "S16": 16}

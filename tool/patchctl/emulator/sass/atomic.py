@@ -14,7 +14,8 @@ from .. import fp
 from ..machine import Active, Cta
 from ..program import Operation
 from .access import caching
-from .build import PT, RZ, Build, operation
+from .build import Build, operation
+from .operands import PT, RZ
 
 Change = Callable[[int, int], int]
 _MASK = 0xFFFFFFFF

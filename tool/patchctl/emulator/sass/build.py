@@ -10,19 +10,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...formats.sasscode import Instruction
-from ..machine import Active, Cta, EmulatorError, Known, Mask, Words
+from ..machine import EmulatorError
 from ..program import Control, Operation
-
-RZ = 255
-PT = 7
-CONVERGENCE = 16
+from .operands import PT, RZ, Address, Condition, Value, Wide, constant, literal
 
 _REGISTER = re.compile(r"R(\d+|Z)")
 _CONSTANT = re.compile(r"c\[0x([0-9a-f]+)\]\[(?:(R\d+)\+?)?(-?0x[0-9a-f]+)?\]")
@@ -33,71 +28,6 @@ _FLOAT = re.compile(r"[+-]?(?:INF|QNAN|SNAN|[0-9.]+(?:e[+-]?\d+)?)")
 _SIGN = np.uint32(0x80000000)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A source operand: `get` gives one 32-bit word per thread (or one for all)."""
-
-    get: Callable[[Cta], Words]
-    rows: tuple[int, ...] = ()
-
-    def known(self, cta: Cta) -> Known:
-        return cta.known(*self.rows) if self.rows else True
-
-
-@dataclass(frozen=True)
-class Wide:
-    """A 64-bit source operand as uint64."""
-
-    get: Callable[[Cta], NDArray[np.uint64]]
-    rows: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A predicate operand."""
-
-    row: int
-    negated: bool
-
-    def get(self, cta: Cta) -> Mask:
-        value = cta.preds[self.row]
-        return ~value if self.negated else value
-
-    def known(self, cta: Cta) -> Known:
-        return cta.pred_known(self.row)
-
-
-@dataclass(frozen=True)
-class Address:
-    """A memory operand: base register (32 or 64 bits) times a scale, plus an offset."""
-
-    row: int | None
-    wide: bool
-    scale: int
-    offset: int
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        if self.row is None:
-            return ()
-        return (self.row, self.row + 1) if self.wide else (self.row,)
-
-    def get64(self, cta: Cta) -> NDArray[np.uint64]:
-        base = np.zeros(cta.threads, np.uint64)
-        if self.row is not None:
-            base = cta.regs[self.row].astype(np.uint64)
-            if self.wide:
-                base |= cta.regs[self.row + 1].astype(np.uint64) << np.uint64(32)
-        return base + np.uint64(self.offset & 0xFFFFFFFFFFFFFFFF)
-
-    def get32(self, cta: Cta) -> NDArray[np.int64]:
-        """An address in shared or local memory; it wraps at 32 bits."""
-        base = np.zeros(cta.threads, np.int64)
-        if self.row is not None:
-            base = cta.regs[self.row].astype(np.int64) * self.scale
-        return (base + self.offset) & 0xFFFFFFFF
 
 
 class Build:
@@ -242,7 +172,7 @@ class Build:
 
     def short(self) -> Value:
         """A register, or a number of few bits that has a field of its own."""
-        return _literal(self.number()) if _INTEGER.fullmatch(self.peek()) else self.word()
+        return literal(self.number()) if _INTEGER.fullmatch(self.peek()) else self.word()
 
     def named(self, text: str) -> Value:
         """A register or constant whose text was taken apart elsewhere."""
@@ -291,7 +221,7 @@ class Build:
     def _plain(self, text: str, *, real: bool = False) -> Value:
         if match := _REGISTER.fullmatch(text):
             if match[1] == "Z":
-                return _literal(0)
+                return literal(0)
             row = int(match[1])
             return Value(lambda cta: cta.regs[row], (row,))
         if (match := _CONSTANT.fullmatch(text)) and not match[2]:
@@ -301,32 +231,15 @@ class Build:
             value = int(text, 0) & 0xFFFFFFFF
             if value != self.inst.immediate and len(text.lstrip("-")) > 4:
                 raise self.error("text and encoding disagree about the immediate")
-            return _literal(value)
+            return literal(value)
         if real and _FLOAT.fullmatch(text):
             bits = self.inst.immediate
             shown = float(text.replace("QNAN", "nan").replace("SNAN", "nan"))
             held = struct.unpack("<f", struct.pack("<I", bits))[0]
             if shown == shown and np.float32(shown) != np.float32(held):
                 raise self.error("text and encoding disagree about the immediate")
-            return _literal(bits)
+            return literal(bits)
         raise self.error(f"operand `{text}` is not modelled")
-
-
-def _literal(value: int) -> Value:
-    word = np.array([value], np.uint32)
-    return Value(lambda cta: word)
-
-
-def constant(cta: Cta, bank: int, offset: int, size: int) -> NDArray[np.unsignedinteger]:
-    """One value of a constant bank."""
-    data = cta.launch.constants.get(bank)
-    if data is None or offset < 0 or offset + size > len(data):
-        have = "is not there" if data is None else f"has {len(data)} bytes"
-        raise EmulatorError(
-            f"`{cta.site.text}` at 0x{cta.site.address:x}: c[{bank:#x}][{offset:#x}], but bank {bank} {have}"
-        )
-    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
-    return np.frombuffer(data, kind, 1, offset)
 
 
 Reader = Callable[[Build], "Operation | None"]
@@ -374,39 +287,3 @@ def read(inst: Instruction) -> tuple[Operation | None, Control | None]:
         raise build.error(f"{inst.base} is not modelled")
     build.finish()
     return run, steer
-
-
-def put(cta: Cta, row: int, value: NDArray[np.generic], active: Active, *sources: Value) -> None:
-    """Write a register; it counts as written where all `sources` are."""
-    if row == RZ:
-        return
-    known: Known = True
-    for source in sources:
-        one = source.known(cta)
-        if one is not True:
-            known = one if known is True else known & one
-    cta.put(row, value, active, known)
-
-
-def put_pair(cta: Cta, row: int, value: NDArray[np.uint64], active: Active, known: Known) -> None:
-    """Write a register pair."""
-    if row == RZ:
-        return
-    low = (value & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    high = (value >> np.uint64(32)).astype(np.uint32)
-    cta.put(row, low, active, known)
-    cta.put(row + 1, high, active, known)
-
-
-def put_predicate(cta: Cta, row: int, value: Mask, active: Active, known: Known = True) -> None:
-    if row != PT:
-        cta.put_pred(row, value, active, known)
-
-
-def both_known(*parts: Known) -> Known:
-    """Where everything is written."""
-    known: Known = True
-    for part in parts:
-        if part is not True:
-            known = part if known is True else known & part
-    return known

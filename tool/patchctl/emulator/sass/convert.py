@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from .. import fp
 from ..machine import Active, Cta, EmulatorError
 from ..program import Operation
-from .build import RZ, Build, operation, put, put_pair
+from .build import Build, operation
 from .half import packed
+from .operands import RZ, put, put_pair
 from .real import rounding, singles
 
 _INTEGRAL = {"TRUNC": "rzi", "FLOOR": "rmi", "CEIL": "rpi"}
-_INTEGERS: dict[str, type[np.signedinteger] | type[np.unsignedinteger]] = {  # type: ignore[type-arg]
+_INTEGERS: dict[str, type[np.signedinteger] | type[np.unsignedinteger]] = {
     "U8": np.uint8,
     "S8": np.int8,
     "U16": np.uint16,

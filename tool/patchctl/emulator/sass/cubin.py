@@ -14,7 +14,7 @@ _ADDRESSES = 4
 
 
 def constant_banks(cubin: bytes, kernel: str) -> dict[int, bytes]:
-    """Banks by number: the kernel's own and the module's. Bank 0 (parameters) is left to the launch.
+    """Banks by number: the kernel's own and the module's. Bank 0 is left to the launch.
 
     Bank 4 holds addresses of device variables; it is left out, so that its use is an error.
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..engine import Engine, Group, ballots
 from ..machine import WARP, Active, Cta, EmulatorError
 from ..program import Control, Operation
-from .build import RZ, Build, control, operation
+from .build import Build, control, operation
+from .operands import RZ
 
 INSTRUCTION = 16
 """Bytes of an instruction."""
@@ -52,7 +54,7 @@ def bra(build: Build) -> Control:
     return steer
 
 
-def _jump_to(engine: Engine, group: Group, active: Active, addresses: np.ndarray) -> None:  # type: ignore[type-arg]
+def _jump_to(engine: Engine, group: Group, active: Active, addresses: NDArray[np.int64]) -> None:
     """Each active thread goes to its own address."""
     mask = group.mask if active is None else active
     engine.go(group, group.pc + 1, group.mask & ~mask)
@@ -65,10 +67,10 @@ def _jump_to(engine: Engine, group: Group, active: Active, addresses: np.ndarray
         engine.go(group, int(address) // INSTRUCTION, mask & (addresses == address))
 
 
-def _register_target(cta: Cta, row: int, offset: int) -> np.ndarray:  # type: ignore[type-arg]
+def _register_target(cta: Cta, row: int, offset: int) -> NDArray[np.int64]:
     low = cta.regs[row].astype(np.uint64)
     high = cta.regs[row + 1].astype(np.uint64)
-    target: np.ndarray = ((high << np.uint64(32)) | low).view(np.int64) + offset  # type: ignore[type-arg]
+    target: NDArray[np.int64] = ((high << np.uint64(32)) | low).view(np.int64) + offset
     return target
 
 

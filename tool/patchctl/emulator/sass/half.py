@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from .. import fp
 from ..machine import Active, Cta, Words
 from ..program import Operation
-from .build import Build, Value, both_known, operation, put, put_predicate
-from .integer import COMBINE
+from .build import Build, operation
+from .compare import COMBINE
+from .operands import Value, both_known, put, put_predicate
 from .real import FLOAT_COMPARE
 
 Halves = NDArray[np.float16]
@@ -61,7 +63,7 @@ def _join(result: Halves) -> Words:
     return np.ascontiguousarray(result).view(np.uint32).reshape(-1)
 
 
-def _arithmetic(build: Build, count: int, compute: Callable[..., NDArray[np.generic]]) -> Operation:
+def _arithmetic(build: Build, count: int, compute: Callable[..., NDArray[Any]]) -> Operation:
     flush, saturate = build.flag("FTZ"), build.flag("SAT")
     row = build.destination()
     sources = [packed(build) for _ in range(count)]

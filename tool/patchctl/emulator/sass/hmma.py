@@ -19,7 +19,8 @@ from .. import fp, mma
 from ..findings import Kind
 from ..machine import WARP, Active, Cta, EmulatorError
 from ..program import Operation
-from .build import RZ, Build, both_known, operation
+from .build import Build, operation
+from .operands import RZ, both_known
 
 _STEPS = {"STEP0": 0, "STEP1": 1, "STEP2": 2, "STEP3": 3}
 Index = NDArray[np.int64]

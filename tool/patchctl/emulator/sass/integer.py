@@ -6,19 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Active, Cta, Mask, Words
+from ..machine import Active, Cta, Words
 from ..program import Operation
-from .build import (
-    PT,
-    RZ,
-    Build,
-    Condition,
-    both_known,
-    operation,
-    put,
-    put_pair,
-    put_predicate,
-)
+from .build import Build, operation
+from .operands import PT, RZ, Condition, both_known, put, put_pair, put_predicate
 
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -150,7 +141,7 @@ def _imad_high(build: Build) -> Operation:
 
 @operation("LEA")
 def lea(build: Build) -> Operation:
-    """(a << shift) + b. HI takes the upper half of the shifted c:a, or of a sign-extended (SX32)."""
+    """(a << shift) + b. HI takes the upper half of the shifted c:a, or of a's sign (SX32) and a."""
     high, extended, sign = build.flag("HI"), build.flag("X"), build.flag("SX32")
     row = build.destination()
     carry = build.optional_predicate_destination()
@@ -210,104 +201,6 @@ def shf(build: Build) -> Operation:
             result = np.where(out, np.uint64(0), source >> some)
         word = result >> np.uint64(32) if high else result & _LOW
         put(cta, row, word.astype(np.uint32), active, low_word, count, high_word)
-
-    return run
-
-
-COMPARE = {
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-    "EQ": np.equal,
-    "NE": np.not_equal,
-}
-COMBINE = {"AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor}
-
-
-@operation("ISETP")
-def isetp(build: Build) -> Operation:
-    """A comparison, combined with a predicate. EX is the upper half of a 64-bit comparison whose
-    lower half has given the last operand."""
-    compare = build.choice(COMPARE)
-    combine = build.choice(COMBINE)
-    unsigned = build.flag("U32")
-    extended = build.flag("EX")
-    first, second = build.predicate_destination(), build.predicate_destination()
-    a, b = build.integer(), build.integer()
-    other = build.condition()
-    lower = build.condition() if extended else None
-    equal_counts = compare not in (np.not_equal,)
-
-    def run(cta: Cta, active: Active) -> None:
-        view = wide if unsigned else signed
-        x, y = view(a.get(cta)), view(b.get(cta))
-        known = both_known(a.known(cta), b.known(cta), other.known(cta))
-        if lower is None:
-            result: Mask = compare(x, y)
-        else:
-            # what the upper words leave open, the lower ones decide
-            strict = {np.less_equal: np.less, np.greater_equal: np.greater}.get(compare, compare)
-            below = lower.get(cta)
-            known = both_known(known, lower.known(cta))
-            if compare is np.equal:
-                result = (x == y) & below
-            elif equal_counts:
-                result = strict(x, y) | ((x == y) & below)
-            else:
-                result = (x != y) | below
-        mask = other.get(cta)
-        put_predicate(cta, first, combine(result, mask), active, known)
-        put_predicate(cta, second, combine(~result, mask), active, known)
-
-    return run
-
-
-@operation("SEL")
-def sel(build: Build) -> Operation:
-    """One of two words, by a predicate."""
-    row = build.destination()
-    a, b = build.integer(), build.integer()
-    condition = build.condition()
-
-    def run(cta: Cta, active: Active) -> None:
-        choose = condition.get(cta)
-        known = condition.known(cta)
-        one, two = a.known(cta), b.known(cta)
-        if one is not True or two is not True:
-            known = both_known(known, np.where(choose, one, two))
-        if row != RZ:
-            cta.put(row, np.where(choose, a.get(cta), b.get(cta)), active, known)
-
-    return run
-
-
-@operation("IMNMX")
-def imnmx(build: Build) -> Operation:
-    """The smaller where the predicate holds, else the larger."""
-    unsigned = build.flag("U32")
-    row = build.destination()
-    a, b = build.integer(), build.integer()
-    condition = build.condition()
-
-    def run(cta: Cta, active: Active) -> None:
-        x, y = a.get(cta), b.get(cta)
-        less = x < y if unsigned else signed(x) < signed(y)
-        first = less == condition.get(cta)
-        known = both_known(a.known(cta), b.known(cta), condition.known(cta))
-        if row != RZ:
-            cta.put(row, np.where(first, x, y), active, known)
-
-    return run
-
-
-@operation("IABS")
-def iabs(build: Build) -> Operation:
-    row = build.destination()
-    a = build.integer()
-
-    def run(cta: Cta, active: Active) -> None:
-        put(cta, row, np.abs(signed(a.get(cta))).astype(np.uint32), active, a)
 
     return run
 

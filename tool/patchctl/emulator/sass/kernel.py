@@ -7,10 +7,11 @@ from ...formats.sasscode import Function, Instruction
 from ..findings import Site
 from ..machine import Cta, EmulatorError
 from ..program import Program, Step
-from . import access, atomic, convert, flow, half, hmma, integer, logic, real, warp
-from .build import PT, read
+from . import access, atomic, compare, convert, flow, half, hmma, integer, logic, real, warp
+from .build import read
+from .operands import PT
 
-OPCODES = (access, atomic, convert, flow, half, hmma, integer, logic, real, warp)
+OPCODES = (access, atomic, compare, convert, flow, half, hmma, integer, logic, real, warp)
 """The modules whose import fills the tables of `build`."""
 
 _REGISTERS = 256

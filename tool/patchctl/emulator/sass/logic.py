@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import bits
 from ..machine import Active, Cta, Mask
 from ..program import Operation
-from .build import PT, RZ, Build, Value, both_known, operation, put, put_predicate
+from .build import Build, operation
+from .operands import PT, RZ, Value, both_known, put, put_predicate
 
 
 @operation("MOV")
 def mov(build: Build) -> Operation:
     row = build.destination()
     a = build.word()
-    if build.left:
-        # MOV Rd, Ra, mask of bytes: only "all" was seen
-        if build.number() != 0xF:
-            raise build.error("a byte mask")
+    if build.left and build.number() != 0xF:
+        raise build.error("a byte mask")
 
     def run(cta: Cta, active: Active) -> None:
         put(cta, row, a.get(cta), active, a)
@@ -62,7 +64,7 @@ _QUICK = {
 """Common tables, which NumPy does in one step."""
 
 
-def _lop3(a: np.ndarray, b: np.ndarray, c: np.ndarray, table: int) -> np.ndarray:  # type: ignore[type-arg]
+def _lop3(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], table: int) -> NDArray[Any]:
     quick = _QUICK.get(table)
     a, b, c = np.broadcast_arrays(a, b, c)
     return bits.lop3(a, b, c, table) if quick is None else quick(a, b, c)
@@ -132,7 +134,7 @@ def flo(build: Build) -> Operation:
     row = build.destination()
     a = build.integer()
 
-    def find(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def find(x: NDArray[Any]) -> NDArray[Any]:
         return bits.find_highest(x if unsigned else x.view(np.int32), shift_amount=amount)
 
     return _unary(build, row, a, find)

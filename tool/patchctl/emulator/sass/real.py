@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +12,9 @@ from numpy.typing import NDArray
 from .. import fp
 from ..machine import Active, Cta, Mask
 from ..program import Operation
-from .build import (
-    RZ,
-    Build,
-    Value,
-    both_known,
-    operation,
-    put,
-    put_predicate,
-)
-from .integer import COMBINE
+from .build import Build, operation
+from .compare import COMBINE
+from .operands import RZ, Value, both_known, put, put_predicate
 
 Singles = NDArray[np.float32]
 _ROUNDING = {
@@ -42,7 +36,7 @@ def singles(cta: Cta, *sources: Value) -> list[Singles]:
     return [np.ascontiguousarray(word).view(np.float32) for word in words]
 
 
-def _arithmetic(build: Build, count: int, compute: Callable[..., NDArray[np.generic]]) -> Operation:
+def _arithmetic(build: Build, count: int, compute: Callable[..., NDArray[Any]]) -> Operation:
     """`compute(*operands, mode)` with the modifiers that FADD, FMUL and FFMA share."""
     flush, saturate, mode = build.flag("FTZ"), build.flag("SAT"), rounding(build)
     row = build.destination()

@@ -10,7 +10,8 @@ from ..engine import ballots
 from ..findings import Kind
 from ..machine import WARP, Active, Cta, EmulatorError, Words
 from ..program import Operation
-from .build import PT, RZ, Build, both_known, operation, put, put_pair, put_predicate
+from .build import Build, operation
+from .operands import PT, RZ, both_known, put, put_pair, put_predicate
 
 _MODES = {"IDX": "idx", "BFLY": "bfly", "UP": "up", "DOWN": "down"}
 
