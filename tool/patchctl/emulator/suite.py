@@ -105,13 +105,12 @@ def _combine() -> list[Trial]:
 
 
 def _cache(*, rotates_q: bool) -> list[Trial]:
-    plain = CacheTask((5, 0, 17), 3, 64, heads=2, rotates_q=rotates_q)
-    halves = replace(plain, rotary_dim=32) if rotates_q else plain
-    trials = [("by halves", replace(halves, rotary_dim=32))]
+    halves = CacheTask((5, 0, 17), 3, 64, heads=2, rotary_dim=32, rotates_q=rotates_q)
     interleaved = replace(halves, head_dim=128, rotary_dim=128, interleaved=True)
+    trials = [("by halves", halves)]
     if rotates_q:
         trials.append(("interleaved, one position", replace(interleaved, each_position=False)))
     else:
-        trials = [("no rotation", plain), *trials]
+        trials.append(("no rotation", replace(halves, rotary_dim=0)))
         trials.append(("interleaved, paged", replace(interleaved, page_size=4)))
     return [Trial(name, task) for name, task in trials]

@@ -17,7 +17,7 @@ from patchctl.formats.findings import Finding
 from patchctl.formats.resources import Budget, read_resources
 from patchctl.formats.sasscode import parse_functions
 from patchctl.formats.target import Target
-from patchctl.formats.wording import did_you_mean
+from patchctl.formats.wording import counted, did_you_mean
 from patchctl.stages.devicecode import demangle
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.process import run
@@ -26,7 +26,7 @@ from patchctl.system.report import Reporter
 from patchctl.system.workers import spread
 
 if TYPE_CHECKING:
-    from patchctl.emulator.examine import Code, Examination, Form
+    from patchctl.emulator.examine import Code, Examination, Form, Trace
     from patchctl.emulator.suite import Trial
 
 GATE = "emulator"
@@ -87,10 +87,23 @@ class Emulation:
             for trace in e.traces:
                 if not trace.accuracy.good:
                     found.append(Finding(GATE, subject, f"{trace.form}: {trace.accuracy}"))
-                found += [Finding(GATE, subject, f"{trace.form}: {f}") for f in trace.findings]
+                found += [Finding(GATE, subject, text) for text in _faults(trace)]
         return found
 
 
+def _faults(trace: Trace) -> list[str]:
+    """The first places of each kind; a fault in a loop's body shows at hundreds of them."""
+    texts = []
+    for kind in dict.fromkeys(f.kind for f in trace.findings):
+        places = [f for f in trace.findings if f.kind is kind]
+        texts += [f"{trace.form}: {f}" for f in places[:_SHOWN]]
+        if len(places) > _SHOWN:
+            more = counted(len(places) - _SHOWN, "more place")
+            texts.append(f"{trace.form}: {kind} at {more}")
+    return texts
+
+
+_SHOWN = 3
 _RULE_HINT = "add it to build/<target>.emulator.toml"
 
 
