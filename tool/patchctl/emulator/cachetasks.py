@@ -13,7 +13,7 @@ import numpy.typing as npt
 from patchctl.emulator.memory import GlobalMemory
 from patchctl.emulator.params import pack
 from patchctl.emulator.reference import Accuracy
-from patchctl.emulator.tasks import Placed
+from patchctl.emulator.tasks import Placed, Shape
 from patchctl.errors import UsageError
 
 Array = npt.NDArray[Any]
@@ -44,7 +44,7 @@ class CacheTask:
         if self.rotates_q and not self.rotary_dim:
             raise UsageError("rotating Q needs a rotary dimension")
 
-    def place(self, memory: GlobalMemory, tile_rows: int) -> Placed:
+    def place(self, memory: GlobalMemory, launch: Shape) -> Placed:
         rng = np.random.default_rng(self.seed)
         rows = max(self.lengths) + self.new
         angles = rng.uniform(-np.pi, np.pi, (rows, max(8, self.rotary_dim // 2)))

@@ -18,10 +18,11 @@ from patchctl.emulator.ptx.contract import contract
 from patchctl.emulator.ptx.lower import lower
 from patchctl.emulator.ptx.module import Entry, Module
 from patchctl.emulator.reference import Accuracy
-from patchctl.emulator.run import Outcome, Shape, run
+from patchctl.emulator.run import Outcome, run
 from patchctl.emulator.sass.constants import prepare
 from patchctl.emulator.sass.kernel import program
 from patchctl.emulator.suite import Trial
+from patchctl.emulator.tasks import Shape
 from patchctl.formats.emulation import Launchable
 from patchctl.formats.sasscode import Function
 
@@ -104,7 +105,8 @@ def examine(code: Code, trial: Trial, forms: Sequence[Form] = tuple(Form)) -> Ex
 
 
 def _execute(code: Code, trial: Trial, form: Form) -> tuple[Outcome, frozenset[str]]:
-    shape = Shape(code.kernel.rule.rows, code.threads, code.shared_bytes)
+    rule = code.kernel.rule
+    shape = Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on)
     if form is Form.SASS:
         machine = program(code.function, local_bytes=code.local_bytes)
         outcome = run(machine, shape, trial.task, prepare=prepare(code.local_bytes, {}))

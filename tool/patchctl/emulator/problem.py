@@ -88,10 +88,15 @@ class Problem:
         per_head = sum(self.q_lengths) if self.packed else self.batch * max(self.q_lengths)
         return self.heads * per_head
 
-    def grid(self, tile_rows: int) -> tuple[int, int, int]:
-        """Blocks of packed rows, KV heads, sequences times splits."""
+    def grid(self, tile_rows: int, splits_on: str = "z") -> tuple[int, int, int]:
+        """Blocks of packed rows, KV heads, sequences; one of the last two times the splits."""
         rows = max(self.q_lengths) * self.ratio
-        return max(1, -(-rows // tile_rows)), self.kv_heads, self.batch * self.splits
+        y, z = self.kv_heads, self.batch
+        if splits_on == "y":
+            y *= self.splits
+        else:
+            z *= self.splits
+        return max(1, -(-rows // tile_rows)), y, z
 
 
 @dataclass(frozen=True)

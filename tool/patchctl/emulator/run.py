@@ -13,16 +13,7 @@ from patchctl.emulator.memory import GlobalMemory
 from patchctl.emulator.problem import Problem
 from patchctl.emulator.program import Program
 from patchctl.emulator.reference import Accuracy
-from patchctl.emulator.tasks import Attention, Task
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How the host launches a kernel: rows of a CTA, threads, bytes of shared memory in all."""
-
-    tile_rows: int
-    threads: int
-    shared_bytes: int
+from patchctl.emulator.tasks import Attention, Shape, Task
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ def run(
     """
     memory, findings = GlobalMemory(), Findings()
     task = Attention(task) if isinstance(task, Problem) else task
-    placed = task.place(memory, shape.tile_rows)
+    placed = task.place(memory, shape)
     start = Launch(
         grid=placed.grid,
         block=(shape.threads, 1, 1),

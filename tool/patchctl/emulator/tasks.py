@@ -30,11 +30,24 @@ class Placed:
     judge: Callable[[], Accuracy]
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How the host launches a kernel: rows of a CTA, threads, bytes of shared memory in all.
+
+    `splits_on`: the axis of the grid that counts the splits, too.
+    """
+
+    tile_rows: int
+    threads: int
+    shared_bytes: int
+    splits_on: str = "z"
+
+
 class Task(Protocol):
     """Something to run a kernel on."""
 
-    def place(self, memory: GlobalMemory, tile_rows: int) -> Placed:
-        """Put the tensors into memory. `tile_rows`: packed query rows of a CTA."""
+    def place(self, memory: GlobalMemory, shape: Shape) -> Placed:
+        """Put the tensors into memory."""
         ...
 
 
@@ -45,13 +58,13 @@ class Attention:
     problem: Problem
     data: Inputs | None = None
 
-    def place(self, memory: GlobalMemory, tile_rows: int) -> Placed:
+    def place(self, memory: GlobalMemory, shape: Shape) -> Placed:
         data = inputs(self.problem) if self.data is None else self.data
         placement = Placement(self.problem, data, memory)
         parts = self.problem.splits > 1
         return Placed(
             placement.parameters,
-            self.problem.grid(tile_rows),
+            self.problem.grid(shape.tile_rows, shape.splits_on),
             ("out_parts", "lse_parts") if parts else ("out", "lse"),
             lambda: judge(
                 (merged if parts else results)(self.problem, memory), attention(self.problem, data)
@@ -65,7 +78,7 @@ class Combine:
 
     problem: Problem
 
-    def place(self, memory: GlobalMemory, tile_rows: int) -> Placed:
+    def place(self, memory: GlobalMemory, shape: Shape) -> Placed:
         p = replace(self.problem, splits=max(2, self.problem.splits))
         placement = Placement(p, inputs(p), memory)
         rng = np.random.default_rng(p.seed)

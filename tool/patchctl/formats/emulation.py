@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -46,7 +46,8 @@ class LaunchRule(Document, frozen=True, kw_only=True):
     """Kernels whose demangled name holds `match`; a group ``head_dim`` is their head size.
 
     `rows`: packed query rows of a CTA. `shared`: dynamic bytes, for what the
-    resources lack. `routes`: names of the shim's routes that end here.
+    resources lack. `splits_on`: the axis of the grid that counts splits as well
+    as heads (y) or sequences (z). `routes`: names of the shim's routes that end here.
     """
 
     match: str
@@ -54,6 +55,7 @@ class LaunchRule(Document, frozen=True, kw_only=True):
     rows: Annotated[int, msgspec.Meta(ge=1)] = 1
     can: tuple[Ability, ...] = ()
     shared: Annotated[int, msgspec.Meta(ge=0)] = 0
+    splits_on: Literal["y", "z"] = "z"
     routes: tuple[str, ...] = ()
 
 
