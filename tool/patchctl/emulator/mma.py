@@ -85,55 +85,112 @@ def m8n8k4(
         D like C, of the type that `kinds` says.
     """
     warps = a.shape[0]
-    pair = _PAIR[:, None]
-    left = np.empty((warps, 4, 8, 4), np.float32)
-    right = np.empty((warps, 4, 4, 8), np.float32)
-    total = np.empty((warps, 4, 8, 8), np.float32)
-    row, k = a_map(layouts[0])
-    left[:, pair, row, k] = a
-    k, column = b_map(layouts[1])
-    right[:, pair, k, column] = b
-    total[:, pair, *c_map(kinds[1])] = c
-    result = dot4(left[..., :, None, :], np.moveaxis(right, 2, 3)[..., None, :, :], total, model)
-    out = result[:, pair, *c_map(kinds[0])]
+    if kinds[0] != kinds[1]:
+        total = np.empty((warps, 4, 8, 8), c.dtype)
+        total[:, _PAIR[:, None], *c_map(kinds[1])] = c
+        c = total[:, _PAIR[:, None], *c_map(kinds[0])]
+    start = np.ascontiguousarray(c.reshape(-1, 8).T, np.float32)
+    found = fragment_product(
+        a.reshape(-1), b.reshape(-1), start, layouts, kinds[0], tuple(range(8)), model
+    )
+    out = np.ascontiguousarray(found.T).reshape(warps, 32, 8)
     return fp.canonical(out.astype(np.float16) if kinds[0] == "f16" else out)
 
 
-def dot4(a: Array, b: Array, c: Array, model: Accumulation) -> Array:
-    """Sum of a * b over the last axis (four values that float16 can hold) plus c, in float32."""
+@cache
+def _exponents() -> Array:
+    """By the bits of a float16: the exponent of its value; 0 far below, infinity far above all."""
+    values = np.arange(1 << 16).astype(np.uint16).view(np.float16).astype(np.float64)
+    table = np.frexp(values)[1] - 1
+    table[values == 0] = _NONE
+    table[~np.isfinite(values)] = _SPECIAL
+    return table.astype(np.int32)
+
+
+_NONE = -2000
+_SPECIAL = 4000
+
+
+@cache
+def _gather(
+    layouts: tuple[str, str], kind: str, elements: tuple[int, ...], warps: int
+) -> tuple[Array, Array]:
+    """Where the row of A and the column of B of each thread's elements are among all halves.
+
+    [k, 1, thread] and [k, element, thread]; half i of thread t is 4 t + i.
+    """
+    place_a = np.zeros((4, 8, 4), np.int64)
+    place_b = np.zeros((4, 4, 8), np.int64)
+    place = 4 * _LANE[:, None] + np.arange(4)
+    row, k = a_map(layouts[0])
+    place_a[_PAIR[:, None], row, k] = place
+    k, column = b_map(layouts[1])
+    place_b[_PAIR[:, None], k, column] = place
+    rows, columns = (m[:, list(elements)] for m in c_map(kind))
+    a = place_a[_PAIR[:, None], rows]  # [lane, element, k]
+    b = place_b[_PAIR[:, None], :, columns]
+    base = 128 * np.arange(warps)[:, None, None, None]
+    a, b = (np.moveaxis((base + x).reshape(warps * 32, len(elements), 4), 0, 2) for x in (a, b))
+    return np.ascontiguousarray(np.moveaxis(a, 1, 0)), np.ascontiguousarray(np.moveaxis(b, 1, 0))
+
+
+def fragment_product(
+    a: Array,
+    b: Array,
+    c: Array,
+    layouts: tuple[str, str],
+    kind: str,
+    elements: tuple[int, ...],
+    model: Accumulation,
+) -> Array:
+    """Some elements of D = A B + C for whole warps, added as `model` says.
+
+    Args:
+        a: float16 [4 * threads], four halves a thread.
+        b: likewise.
+        c: float32 [elements, threads].
+        layouts: of A and B, ``row`` or ``col``.
+        kind: of the layout of C and D, ``f32`` or ``f16``.
+        elements: which of a thread's eight.
+    """
+    a_index, b_index = _gather(layouts, kind, elements, a.size // 128)
+    left, right = a.astype(np.float32)[a_index], b.astype(np.float32)[b_index]
     if model is Accumulation.CHAIN:
-        total = a[..., 0] * b[..., 0] + np.float32(0)
-        for k in (1, 2, 3):
-            total = fp.fma(a[..., k], b[..., k], total)
-        return c + total
-    return _volta(a, b, c)
-
-
-def _volta(a: Array, b: Array, c: Array) -> Array:
-    terms = np.empty((5, *c.shape))
-    np.multiply(np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0), out=terms[:4], dtype=np.float64)
-    terms[4] = c
-    plain = terms.sum(axis=0)
+        return _chain(left, right, c)
+    exponents = _exponents()
     # the exponent of a product is the sum of its factors' exponents: it is not normalised before
-    power = np.empty(terms.shape, np.int32)
-    power[:4] = np.moveaxis(_exponent(a) + _exponent(b), -1, 0)
-    power[4] = _exponent(c)
-    power[terms == 0] = -1000
-    largest = power.max(axis=0)
-    aligned = np.trunc(np.ldexp(terms, 23 - largest)).sum(axis=0)
-    exact = np.ldexp(aligned, largest - 23)
-    finite = np.isfinite(plain)
-    if not finite.all():
-        exact = np.where(finite, exact, plain)
-    result = fp.round_to(exact, np.zeros_like(exact), np.float32, fp.Round.ZERO)
-    zero = exact == 0
-    if zero.any():
-        # -0 only from zeros that are all negative
-        negative = (plain == 0) & np.signbit(plain)
-        result = np.where(zero, np.where(negative, np.float32(-0.0), np.float32(0)), result)
+    power = exponents[a.view(np.uint16)][a_index] + exponents[b.view(np.uint16)][b_index]
+    return _volta(left * right, power, c)  # the products are exact
+
+
+def _chain(left: Array, right: Array, c: Array) -> Array:
+    total = left[0] * right[0] + np.float32(0)
+    for k in (1, 2, 3):
+        total = fp.fma(left[k], right[k], total)
+    result: Array = c + total
     return result
 
 
-def _exponent(x: Array) -> Array:
-    """floor(log2 |x|)."""
-    return np.frexp(x)[1] - 1
+def _volta(products: Array, power: Array, c: Array) -> Array:
+    power_c = (np.ascontiguousarray(c).view(np.int32) >> 23 & 255) - 127
+    largest = np.maximum(power.max(axis=0), power_c)
+    ordinary = largest < 127  # no infinity, no NaN, nothing that could overflow
+    if not ordinary.all():
+        largest = np.where(ordinary, largest, 0)
+    shift = largest.astype(np.int64)
+    to_units = (np.int64(1023 + 23) - shift << 52).view(np.float64)
+    from_units = (np.int64(1023 - 23) + shift << 52).view(np.float64)
+    cut = np.trunc(products * to_units).sum(axis=0) + np.trunc(c * to_units)
+    exact = cut * from_units
+    result: Array = (exact.view(np.int64) & _FLOAT32_BITS).view(np.float64).astype(np.float32)
+    unusual = (cut == 0) | ~ordinary
+    if unusual.any():
+        plain = (products.astype(np.float64).sum(axis=0) + c).astype(np.float32)
+        # an exact zero has the sign that plain addition gives it
+        zero = (cut == 0) & ordinary
+        result[zero] = np.copysign(np.float32(0), plain[zero])
+        result[~ordinary] = plain[~ordinary]
+    return result
+
+
+_FLOAT32_BITS = ~np.int64((1 << 29) - 1)

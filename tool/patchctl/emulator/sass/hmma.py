@@ -4,12 +4,11 @@
 ptxas writes an ``mma.m8n8k4`` with float32 accumulators as four steps. All name the same A and B
 registers; step s reads and writes the accumulators 2s and 2s+1 of each lane, which are the
 elements of row ``l0 + 2(s & 1) + 4 hi``, columns ``2 l1 + 4(s >> 1)`` and the next. A step adds
-the four products to the accumulator at once (`mma.dot4`).
+the four products to the accumulator at once (`mma.Accumulation.VOLTA`).
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,29 +22,6 @@ from .build import Build, operation
 from .operands import RZ, both_known
 
 _STEPS = {"STEP0": 0, "STEP1": 1, "STEP2": 2, "STEP3": 3}
-Index = NDArray[np.int64]
-
-
-@cache
-def _sources(a_layout: str, b_layout: str, step: int) -> tuple[Index, Index]:
-    """Where a lane's row of A and its two columns of B are among the 128 halves of the warp.
-
-    [lane, k] and [lane, column, k]; half i of lane l is 4 l + i.
-    """
-    lanes = np.arange(WARP)
-    pair = lanes >> 2 & 3
-    where_a = np.zeros((4, 8, 4), np.int64)
-    where_b = np.zeros((4, 4, 8), np.int64)
-    half = np.arange(4)
-    place = 4 * lanes[:, None] + half
-    row, k = mma.a_map(a_layout)
-    where_a[pair[:, None], row, k] = place
-    k, column = mma.b_map(b_layout)
-    where_b[pair[:, None], k, column] = place
-    c_row, c_column = mma.c_map("f32")
-    first, second = c_column[:, 2 * step], c_column[:, 2 * step + 1]
-    b = np.stack([where_b[pair, :, first], where_b[pair, :, second]], axis=1)
-    return where_a[pair, c_row[:, 2 * step]], b
 
 
 @operation("HMMA")
@@ -56,46 +32,55 @@ def hmma(build: Build) -> Operation:
     a_row, a_layout = _fragment(build)
     b_row, b_layout = _fragment(build)
     c_row = build.destination()
-    a_index, b_index = _sources(a_layout, b_layout, step)
+    layouts, elements = (a_layout, b_layout), (2 * step, 2 * step + 1)
     sources = [a_row, a_row + 1, b_row, b_row + 1]
     c_rows = [] if c_row == RZ else [c_row, c_row + 1]
 
     def run(cta: Cta, active: Active) -> None:
-        if (
-            active is not None
-            and (active.reshape(-1, WARP).any(1) != active.reshape(-1, WARP).all(1)).any()
-        ):
-            raise EmulatorError(f"`{cta.site.text}` at 0x{cta.site.address:x}: part of a warp")
-        a = _halves(cta, a_row)
-        b = _halves(cta, b_row)
-        left = a[:, a_index][:, :, None, :]
-        right = b[:, b_index]
-        total: NDArray[Any] = np.zeros((cta.warps, WARP, 2), np.float32)
+        if active is not None:
+            _whole_warps(cta, active)
+        a, b = _halves(cta, a_row), _halves(cta, b_row)
         if c_rows:
-            pair = cta.regs[c_row : c_row + 2].view(np.float32)
-            total = np.ascontiguousarray(pair.reshape(2, cta.warps, WARP).transpose(1, 2, 0))
-        result = fp.canonical(mma.dot4(left, right, total, mma.Accumulation.VOLTA))
-        bad = np.isnan(result)
-        if bad.any():
-            clean = bad & ~np.isnan(total) & ~(np.isnan(left) | np.isnan(right)).any(axis=-1)
-            for j in (0, 1):
-                mask = clean[..., j].reshape(-1) & cta.mask(active)
-                if mask.any():
-                    cta.note(Kind.NAN_BORN, mask, "NaN from operands that are none")
-        known = both_known(cta.known(*sources), cta.known(*c_rows) if c_rows else True)
+            c = cta.regs[c_row : c_row + 2].view(np.float32)
+        else:
+            c = np.zeros((2, cta.threads), np.float32)
+        result = fp.canonical(
+            mma.fragment_product(a, b, c, layouts, "f32", elements, mma.Accumulation.VOLTA)
+        )
+        if (result != result).any():
+            _watch(cta, active, result, a, b, c)
+        known = both_known(cta.known(*sources), cta.known(*c_rows))
         if known is not True:
             # a product spans the quad pair, so one lane's hole is everybody's
             known = np.repeat(known.reshape(-1, WARP).all(axis=1), WARP)
         for j in (0, 1):
-            cta.put(row + j, np.ascontiguousarray(result[..., j]).reshape(-1), active, known)
+            cta.put(row + j, result[j], active, known)
 
     return run
 
 
-def _halves(cta: Cta, row: int) -> NDArray[np.float32]:
-    """[warp, 4 * lane + half] of the two registers of a fragment."""
-    pair = np.ascontiguousarray(cta.regs[row : row + 2].T)
-    return pair.view(np.float16).astype(np.float32).reshape(cta.warps, WARP * 4)
+def _whole_warps(cta: Cta, active: NDArray[np.bool_]) -> None:
+    lanes = (active | ~cta.alive).reshape(-1, WARP)
+    some = active.reshape(-1, WARP).any(axis=1)
+    if (some & ~lanes.all(axis=1)).any():
+        raise EmulatorError(f"`{cta.site.text}` at 0x{cta.site.address:x}: part of a warp")
+
+
+def _watch(cta: Cta, active: Active, result: NDArray[Any], *sources: NDArray[Any]) -> None:
+    """A NaN is born where the warp's operands had none. (The quad pair is not looked at.)"""
+    old = np.zeros(cta.warps, bool)
+    for source in sources[:2]:
+        old |= np.isnan(source).reshape(cta.warps, -1).any(axis=1)
+    accumulators = np.isnan(sources[2])
+    born = np.isnan(result) & ~accumulators & ~np.repeat(old, WARP)
+    mask = born.any(axis=0) & cta.mask(active)
+    if mask.any():
+        cta.note(Kind.NAN_BORN, mask, "NaN from operands that are none")
+
+
+def _halves(cta: Cta, row: int) -> NDArray[np.float16]:
+    """Half 4 t + i of thread t, from the two registers of a fragment."""
+    return np.ascontiguousarray(cta.regs[row : row + 2].T).view(np.float16).reshape(-1)
 
 
 def _fragment(build: Build) -> tuple[int, str]:
