@@ -10,7 +10,6 @@ import click
 
 from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import findings_text, table
-from patchctl.errors import GateFailed
 
 if TYPE_CHECKING:
     from patchctl.emulator.suite import Trial
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A library or an object file instead of what was built.",
 )
+@click.option("--again", is_flag=True, help="Run the gate even if the same files passed before.")
+@click.option("--opcodes", is_flag=True, help="Also print which machine instructions ran.")
 @jobs_option
 @cuda_home_option
 def emulate(
@@ -50,6 +51,8 @@ def emulate(
     is_long: bool,
     form: str,
     library: Path | None,
+    again: bool,
+    opcodes: bool,
     jobs: int | None,
     cuda_home: Path | None,
 ) -> None:
@@ -57,6 +60,8 @@ def emulate(
 
     KERNEL is part of a demangled name, a regular expression for it, or a route; without it every
     kernel runs. Without --shape each runs on a short list of problems that uses all it can do.
+    With neither it is the gate that `patchctl check` runs: its success is recorded with the
+    library's digest, and the same files are not run again.
 
     Prints how far the results are from float64, whether PTX and machine code gave the same
     bits, and every finding: accesses out of bounds, races, values that nobody wrote.
@@ -73,6 +78,7 @@ def emulate(
     from patchctl.stages.build import built_library, load_target
     from patchctl.stages.emulate import emulate as run_kernels
     from patchctl.stages.emulate import project_code
+    from patchctl.stages.emulategate import gate, gate_error
     from patchctl.stages.toolchain import find_toolchain
 
     for shape in shapes:
@@ -86,20 +92,25 @@ def emulate(
             return [Trial(s, Attention(parse_shape(s, chosen.head_dim))) for s in shapes]
         return long_list(chosen) if is_long else short_list(chosen)
 
-    codes, unruled = project_code(app.project, target, toolchain, file, kernel)
-    forms = list(Form) if form == "both" else [Form(form)]
-    done = run_kernels(file, codes, trials, app.report, forms=forms, jobs=jobs)
-    done.unruled = unruled
+    if kernel is None and not shapes and not is_long and library is None and form == "both":
+        done = gate(app.project, target, toolchain, app.report, jobs=jobs, again=again)
+    else:
+        codes, unruled = project_code(app.project, target, toolchain, file, kernel)
+        forms = list(Form) if form == "both" else [Form(form)]
+        done = run_kernels(file, codes, trials, app.report, forms=forms, jobs=jobs)
+        done.unruled = unruled
     if done.failed:
         if not app.as_json:
-            app.show("emulate", {}, _text(done))
-        raise GateFailed(f"`{file.name}` does not pass the emulator", data=done.as_json())
-    app.show("emulate", done.as_json(), lambda: _text(done))
+            app.show("emulate", {}, _text(done, opcodes))
+        raise gate_error(done)
+    app.show("emulate", done.as_json(), lambda: _text(done, opcodes))
 
 
-def _text(done: Emulation) -> str:
+def _text(done: Emulation, opcodes: bool) -> str:
     from patchctl.formats.demangle import short
 
+    if done.skipped:
+        return f"`{done.library.name}` passed before; nothing changed since (--again runs it)"
     rows: list[list[object]] = []
     for e in done.examinations:
         same = "" if len(e.traces) < 2 else "differ" if e.difference else "equal"
@@ -111,4 +122,10 @@ def _text(done: Emulation) -> str:
     headers = ["kernel", "problem", "form", "max err", "rms rel", "LSE err"]
     headers += ["faults", "conflicts", "steps", "s", "bits"]
     right = ",".join(headers[3:10])
-    return "\n\n".join([table(headers, rows, right=right), findings_text(done.findings())])
+    parts = [table(headers, rows, right=right)]
+    if opcodes:
+        ran = [[o, done.opcodes[o], n] for o, n in done.executed().items()]
+        parts.append(
+            table(["opcode", "instructions", "launches"], ran, right="instructions,launches")
+        )
+    return "\n\n".join([*parts, findings_text(done.findings())])

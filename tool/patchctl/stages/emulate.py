@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,20 +35,39 @@ GATE = "emulator"
 
 @dataclass
 class Emulation:
-    """What came out. `unruled`: kernels that no rule says how to launch."""
+    """What came out. `unruled`: kernels that no rule says how to launch. `opcodes`: instructions
+    of each machine opcode in the kernels that ran. `skipped`: the same files passed before."""
 
     library: Path
     examinations: list[Examination] = field(default_factory=list)
     unruled: list[str] = field(default_factory=list)
+    opcodes: Counter[str] = field(default_factory=Counter)
+    skipped: bool = False
 
     @property
     def failed(self) -> bool:
         return bool(self.unruled) or not all(e.good for e in self.examinations)
 
+    def executed(self) -> dict[str, int]:
+        """Per machine opcode: in how many launches it was executed."""
+        counts = Counter(
+            opcode
+            for e in self.examinations
+            for t in e.traces
+            if t.form == "sass"
+            for opcode in t.executed
+        )
+        return {opcode: counts[opcode] for opcode in sorted(self.opcodes)}
+
     def as_json(self) -> dict[str, object]:
         """Everything, for ``--json``."""
         return {
             "library": str(self.library),
+            "skipped": self.skipped,
+            "opcodes": {
+                opcode: {"instructions": self.opcodes[opcode], "launches": launches}
+                for opcode, launches in self.executed().items()
+            },
             "findings": [f.as_json() for f in self.findings()],
             "launches": [
                 {
@@ -212,7 +232,10 @@ def emulate(
         for number, examination in spread(examine, calls, jobs=jobs):
             done[number] = examination
             task.advance()
-    return Emulation(library, [e for e in done if e is not None])
+    opcodes = Counter(
+        ".".join(inst.opcode) for code in codes for inst in code.function.instructions
+    )
+    return Emulation(library, [e for e in done if e is not None], opcodes=opcodes)
 
 
 def _selector(pattern: str | None) -> Callable[[str, Launchable | None], bool]:
