@@ -31,6 +31,7 @@ _NOTE = re.compile(
     r"ptxasOptions|identifier).*$",
     re.M,
 )
+_LINE = re.compile(r"^\s*\.(?:version|target|address_size|loc|file)\b[^\n]*", re.M)
 _LABEL = re.compile(r"([$%\w]+)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)([%$\w]+)\s+")
 _REG = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<names>.+)$", re.DOTALL)
@@ -50,16 +51,7 @@ _ADDRESS = re.compile(r"\[\s*(?P<base>[%$\w]+)?\s*(?:\+?\s*(?P<offset>[+-]?\w+))
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)U?$")
 _FLOAT = re.compile(r"0(?P<kind>[fFdD])(?P<bits>[0-9a-fA-F]{8}|[0-9a-fA-F]{16})$")
 _IDENTIFIER = re.compile(r"[%$\w][\w$%.]*$")
-_IGNORED = (
-    ".loc",
-    ".file",
-    ".pragma",
-    ".section",
-    ".maxnreg",
-    ".version",
-    ".target",
-    ".address_size",
-)
+_IGNORED = (".pragma", ".maxnreg")
 _BITS = re.compile(r"[a-z]+(\d+)$")
 
 Resolve = Callable[[str], str]
@@ -77,7 +69,7 @@ def parse_module(text: str) -> Module:
         module.version = match[1]
     if match := re.search(r"\.target\s+([\w, ]+)", text):
         module.target = match[1].strip()
-    text = re.sub(r"\.(version|target|address_size)\s+[^\n]*", "", text)
+    text = _LINE.sub("", text)
     _Reader(module).read(text)
     return module
 
@@ -121,7 +113,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _opens_body(head: str) -> bool:
-    return bool(re.match(r"(\.\w+\s+)*\.(entry|func)\b", head)) or bool(
+    return bool(re.match(r"(\.\w+\s+)*\.(entry|func|section)\b", head)) or bool(
         re.fullmatch(r"(\s*[$%\w]+\s*:\s*)+", head)
     )
 
@@ -138,7 +130,7 @@ class _Reader:
 
     def read(self, text: str) -> None:
         for line, head, end in _statements(text):
-            if self.skipping or re.match(r"(\.\w+\s+)*\.func\b", head):
+            if self.skipping or re.match(r"(\.\w+\s+)*\.(func|section)\b", head):
                 self.skipping += {"{": 1, "}": -1, ";": 0}[end]
             elif self.entry is None:
                 self._outside(line, head, end)
