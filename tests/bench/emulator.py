@@ -120,7 +120,7 @@ def vector_opcodes() -> set[str]:
         "tests/emulator",
         f"--executed-opcodes={report}",
     ]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
     return set(report.read_text().split())
 
 
