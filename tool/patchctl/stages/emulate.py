@@ -112,14 +112,14 @@ class Emulation:
 
 
 def _faults(trace: Trace) -> list[str]:
-    """The first places of each kind; a fault in a loop's body shows at hundreds of them."""
+    """The first places of each kind and tensor; unrolled code shows a fault at hundreds."""
     texts = []
-    for kind in dict.fromkeys(f.kind for f in trace.findings):
-        places = [f for f in trace.findings if f.kind is kind]
+    for what in dict.fromkeys((f.kind, f.tensor) for f in trace.findings):
+        places = [f for f in trace.findings if (f.kind, f.tensor) == what]
         texts += [f"{trace.form}: {f}" for f in places[:_SHOWN]]
         if len(places) > _SHOWN:
             more = counted(len(places) - _SHOWN, "more place")
-            texts.append(f"{trace.form}: {kind} at {more}")
+            texts.append(f"{trace.form}: {' '.join(filter(None, what))} at {more}")
     return texts
 
 
