@@ -154,7 +154,8 @@ def test_parameters_lie_where_the_source_puts_them(tmp_path: Path) -> None:
     (tmp_path / "cuda.h").write_text("")
     source = tmp_path / "offsets.cpp"
     source.write_text(
-        "#include <cstddef>\n#include <cstdint>\n#include <cstdio>\n#define FLASHATTENTION_STABLE_ABI\n"
+        "#include <cstddef>\n#include <cstdint>\n#include <cstdio>\n"
+        "#define FLASHATTENTION_STABLE_ABI\n"
         f'#include "{header}"\nint main() {{ {lines}\n'
         'printf("size %zu\\n", sizeof(FLASH_NAMESPACE::Flash_fwd_params)); }'
     )
