@@ -78,12 +78,16 @@ def _shift(by: int, *bases: str) -> Callable[[Instruction], Instruction | None]:
     return change
 
 
-def _move_comparison(inst: Instruction) -> Instruction | None:
-    """`<` for `<=` and so on."""
-    if inst.base != "ISETP" or "EX" in inst.opcode:
-        return None
-    name = inst.opcode[1]
-    return _with_text(inst, inst.text.replace(f".{name}.", f".{_OPPOSITE[name]}.", 1))
+def _move_comparison(*, unsigned: bool) -> Callable[[Instruction], Instruction | None]:
+    """`<` for `<=` and so on. Masks compare signed positions; divisions unsigned remainders."""
+
+    def change(inst: Instruction) -> Instruction | None:
+        if inst.base != "ISETP" or "EX" in inst.opcode or ("U32" in inst.opcode) is not unsigned:
+            return None
+        name = inst.opcode[1]
+        return _with_text(inst, inst.text.replace(f".{name}.", f".{_OPPOSITE[name]}.", 1))
+
+    return change
 
 
 def _turn_condition(inst: Instruction) -> Instruction | None:
@@ -114,7 +118,8 @@ KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
     "shift a shared store": _shift(-16, "STS"),
     "shift a global load": _shift(16, "LDG"),
     "shift a global store": _shift(16, "STG"),
-    "break a mask": _move_comparison,
+    "break a mask": _move_comparison(unsigned=False),
+    "move an unsigned comparison": _move_comparison(unsigned=True),
     "turn a choice": _turn_condition,
     "read another lane": _wrong_lane,
     "drop a shared load": _drop("LDS"),

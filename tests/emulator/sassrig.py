@@ -19,6 +19,9 @@ from patchctl.emulator.sass.kernel import program
 from patchctl.emulator.shared import SharedMemory
 from patchctl.formats.sasscode import Function, Instruction, parse_instruction
 
+EXECUTED: set[str] = set()
+"""Opcodes that ran in any rig."""
+
 Lanes = int | float | Sequence[int | float] | np.ndarray[Any, Any]
 
 
@@ -92,6 +95,7 @@ class Rig:
     def run(self) -> Rig:
         with np.errstate(all="ignore"):
             Engine(self.program, self.cta).run()
+        EXECUTED.update(self.program.executed_opcodes())
         return self
 
     def word(self, row: int, thread: int = 0) -> int:

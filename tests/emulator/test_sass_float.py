@@ -69,6 +69,7 @@ VECTORS: list[tuple[str, dict[str, Lanes], dict[str, int]]] = [
     ("FSETP.GEU.AND P1, PT, |R1|, 1.5, PT", {"R1": -1.5}, {"P1": 1}),
     ("FSETP.GT.OR P1, PT, R1, 15, P0", {"R1": 1.0, "P0": True}, {"P1": 1}),
     ("FSETP.GT.FTZ.AND P1, PT, R1, RZ, PT", {"R1": TINY}, {"P1": 0}),
+    ("FSETP.NEU.FTZ.AND P1, PT, R1, R2, PT", {"R1": TINY, "R2": 0.0}, {"P1": 0}),
     ("FSETP.NAN.AND P1, PT, R1, R2, PT", {"R1": NAN, "R2": 1.0}, {"P1": 1}),
     ("FSETP.NUM.AND P1, PT, R1, R2, PT", {"R1": NAN, "R2": 1.0}, {"P1": 0}),
     # approximations; subnormal operands and results count as zero

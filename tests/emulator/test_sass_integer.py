@@ -92,6 +92,11 @@ VECTORS: list[tuple[str, dict[str, Lanes], dict[str, int]]] = [
     ("ISETP.EQ.AND.EX P1, PT, R1, R2, PT, P0", {"R1": 3, "R2": 3, "P0": False}, {"P1": 0}),
     ("ISETP.GT.AND P1, PT, R1, R2, PT", {"R1": 3, "R2": 3}, {"P1": 0}),
     ("ISETP.LE.AND P1, PT, R1, R2, PT", {"R1": 3, "R2": 3}, {"P1": 1}),
+    ("ISETP.GE.U32.AND P1, P2, R1, R2, PT", {"R1": -1, "R2": 1}, {"P1": 1, "P2": 0}),
+    ("ISETP.GT.U32.AND P1, P2, R1, R2, PT", {"R1": 1, "R2": -1}, {"P1": 0, "P2": 1}),
+    ("ISETP.NE.AND P1, P2, R1, R2, PT", {"R1": 1, "R2": -1}, {"P1": 1, "P2": 0}),
+    ("ISETP.NE.U32.AND P1, P2, RZ, c[0x0][0x0], PT", {}, {"P1": 1, "P2": 0}),
+    ("ISETP.LE.U32.OR P1, PT, R1, 0x5, !PT", {"R1": 5}, {"P1": 1}),
     # choices
     ("SEL R0, R1, 0x14, P0", {"R1": 9, "P0": True}, {"R0": 9}),
     ("SEL R0, R1, 0x14, !P0", {"R1": 9, "P0": True}, {"R0": 20}),
@@ -131,7 +136,8 @@ VECTORS: list[tuple[str, dict[str, Lanes], dict[str, int]]] = [
 def test_instruction_gives_the_hand_computed_result(
     text: str, given: dict[str, Lanes], expected: dict[str, int]
 ) -> None:
-    rig = execute(text, **{k: v if k[0] == "R" else bool(v) for k, v in given.items()})
+    values = {k: v if k[0] == "R" else bool(v) for k, v in given.items()}
+    rig = execute(text, constants={0: (7).to_bytes(4, "little")}, **values)
     for name, value in expected.items():
         row = int(name[1:])
         got = rig.word(row) if name[0] == "R" else int(rig.pred(row))
