@@ -13,6 +13,9 @@ struct __align__(8) Params {
     }
 };
 
+// What a compiler puts into a constant bank of the module.
+__constant__ float kWeights[4] = {1.f, 1.f, 1.f, 1.f};
+
 template <int kHeadDim>
 __global__ void __launch_bounds__(32) naive_fwd_kernel(const Params p) {
     const int ratio = p.at<int>(104);
@@ -37,7 +40,7 @@ __global__ void __launch_bounds__(32) naive_fwd_kernel(const Params p) {
         for (int d = 0; d < kHeadDim; ++d) {
             score += __half2float(q[d]) * __half2float(k[key * k_row + d]);
         }
-        score *= p.at<float>(216);
+        score *= p.at<float>(216) * kWeights[key & 3];
         const float new_max = fmaxf(max, score), scale = __expf(max - new_max);
         const float weight = __expf(score - new_max);
         sum = sum * scale + weight;
