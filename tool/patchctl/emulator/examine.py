@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -46,6 +46,8 @@ class Code:
     shared_bytes: int
     """Dynamic shared memory and static."""
     local_bytes: int = 0
+    banks: dict[int, bytes] = field(default_factory=dict)
+    """Constant banks besides the parameters, as the cubin holds them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _execute(code: Code, trial: Trial, form: Form) -> tuple[Outcome, frozenset[s
     shape = Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on)
     if form is Form.SASS:
         machine = program(code.function, local_bytes=code.local_bytes)
-        outcome = run(machine, shape, trial.task, prepare=prepare(code.local_bytes, {}))
+        outcome = run(machine, shape, trial.task, prepare=prepare(code.local_bytes, code.banks))
         return outcome, machine.executed_opcodes()
     kernel = lower(code.module, contract(code.entry), model=Accumulation.VOLTA)
 

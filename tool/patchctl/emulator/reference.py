@@ -88,7 +88,8 @@ def merged(p: Problem, memory: GlobalMemory) -> list[tuple[Array, Array]]:
     peak = np.where(seen, lse, -np.inf).max(axis=0)
     weights = np.where(seen, np.exp(lse - np.where(np.isfinite(peak), peak, 0.0)), 0.0)
     total = weights.sum(axis=0)
-    merged = (np.where(seen[..., None], parts, 0.0) * weights[..., None]).sum(axis=0)
+    with np.errstate(invalid="ignore"):  # what a kernel wrote may be anything
+        merged = (np.where(seen[..., None], parts, 0.0) * weights[..., None]).sum(axis=0)
     merged = merged / np.where(total > 0, total, 1.0)[:, None]
     with np.errstate(divide="ignore"):
         whole = np.where(total > 0, np.log(total) + peak, -np.inf)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -112,14 +113,14 @@ class Emulation:
 
 
 def _faults(trace: Trace) -> list[str]:
-    """The first places of each kind; a fault in a loop's body shows at hundreds of them."""
+    """The first places of each kind and tensor; unrolled code shows a fault at hundreds."""
     texts = []
-    for kind in dict.fromkeys(f.kind for f in trace.findings):
-        places = [f for f in trace.findings if f.kind is kind]
+    for what in dict.fromkeys((f.kind, f.tensor) for f in trace.findings):
+        places = [f for f in trace.findings if (f.kind, f.tensor) == what]
         texts += [f"{trace.form}: {f}" for f in places[:_SHOWN]]
         if len(places) > _SHOWN:
             more = counted(len(places) - _SHOWN, "more place")
-            texts.append(f"{trace.form}: {kind} at {more}")
+            texts.append(f"{trace.form}: {' '.join(filter(None, what))} at {more}")
     return texts
 
 
@@ -165,6 +166,7 @@ def read_code(
         for entry in module.entries.values()
     }
     functions = {f.name: f for f in parse_functions(ask("-sass"), chosen.__contains__)}
+    cubins = _cubins(library, toolchain)
     budget_of = {b.name: b for b in budgets}
     codes, unruled = [], []
     for mangled, kernel in chosen.items():
@@ -188,9 +190,25 @@ def read_code(
                 shared_bytes=usage[mangled].static_shared
                 + (budget.dynamic_shared if budget else kernel.rule.shared),
                 local_bytes=usage[mangled].stack or 0,
+                banks=_banks(cubins, mangled),
             )
         )
     return sorted(codes, key=lambda code: code.kernel.name), unruled
+
+
+def _cubins(library: Path, toolchain: Toolchain) -> list[bytes]:
+    """The embedded images of machine code."""
+    with tempfile.TemporaryDirectory(prefix="patchctl-cubins-") as folder:
+        run([toolchain.cuobjdump, "-xelf", "all", library.absolute()], cwd=Path(folder))
+        return [path.read_bytes() for path in sorted(Path(folder).glob("*.cubin"))]
+
+
+def _banks(cubins: Sequence[bytes], mangled: str) -> dict[int, bytes]:
+    """The constant banks of a kernel, besides its parameters."""
+    from patchctl.emulator.sass.cubin import constant_banks
+
+    section = f".text.{mangled}\0".encode()
+    return next((constant_banks(c, mangled) for c in cubins if section in c), {})
 
 
 def project_code(

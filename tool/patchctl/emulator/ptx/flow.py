@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from patchctl.emulator.engine import Engine, Group
+from patchctl.emulator.findings import Kind
 from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError
 from patchctl.emulator.program import Control, Operation
 from patchctl.emulator.ptx.module import Imm, Instruction, Operand, Reg
@@ -24,6 +25,7 @@ Labels = Callable[[str], int]
 """The step that a label stands for; asked when the kernel runs."""
 
 _U32 = TYPES["u32"]
+_EVERYBODY = np.uint32(0xFFFFFFFF)
 
 
 def _label(instruction: Instruction, layout: Layout, operand: Operand) -> str:
@@ -103,6 +105,11 @@ def converge(members: Source) -> Control:
     def meet(engine: Engine, group: Group, active: Active) -> None:
         cta = engine.cta
         mask = cta.mask(active) if active is not None else group.mask
+        named = members.read(cta)
+        if (named != _EVERYBODY).any():
+            outside = mask & (named >> cta.lane & np.uint32(1) == 0)
+            if outside.any():
+                cta.note(Kind.DIVERGENT_SHUFFLE, outside, "not in its own set of lanes")
         lanes, alive = mask.reshape(-1, WARP), cta.alive.reshape(-1, WARP)
         if not (lanes.any(axis=1, keepdims=True) & alive & ~lanes).any():
             # nobody of these warps is elsewhere

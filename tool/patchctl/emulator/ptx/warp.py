@@ -39,7 +39,8 @@ def shuffle(instruction: Instruction, layout: Layout) -> Operation:
     """shfl.sync, after its lanes have come together."""
     found = modifiers(instruction, {"sync", "up", "down", "bfly", "idx"})
     mode = next(iter(found - {"sync"}))
-    destination, a, b, c, _members = instruction.operands
+    destination, a, b, c, d = instruction.operands
+    members = layout.source(d, _U32, instruction)
     target, inside = _two(destination, layout, instruction)
     value, lane, clamp = (layout.source(o, TYPES["b32"], instruction) for o in (a, b, c))
 
@@ -49,8 +50,10 @@ def shuffle(instruction: Instruction, layout: Layout) -> Operation:
         )
         source = source + cta.warp_base
         present = cta.mask(active)
-        if active is not None or not present.all():
-            absent = present & valid & ~present[source]
+        named = full(cta, members.read(cta))
+        there = present & (named >> cta.lane & np.uint32(1) == 1)
+        if not there.all():
+            absent = present & valid & ~there[source]
             if absent.any():
                 cta.note(
                     Kind.DIVERGENT_SHUFFLE, absent, "takes a value from a lane that is not there"
