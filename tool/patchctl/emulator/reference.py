@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
     """(O [tokens, heads, d], LSE [heads, tokens]) of each sequence.
 
-    A row that sees no key has O = 0 and LSE = -inf.
+    A row that sees no key has O = 0 and LSE = -inf. A value that is no number changes the rows that
+    see its key, whatever its weight, and no others.
     """
     results = []
     left, right = problem.bounds
@@ -33,14 +34,21 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
         away = np.arange(keys)[None, :] - (np.arange(tokens)[:, None] + keys - tokens)
         if data.slopes is not None:
             scores = scores - data.slopes.astype(np.float64)[:, None, None] * np.abs(away)
-        scores = np.where((away >= -left) & (away <= right), scores, -np.inf)
+        seen = (away >= -left) & (away <= right)
+        scores = np.where(seen, scores, -np.inf)
         peak = scores.max(axis=2, initial=-np.inf, keepdims=True)
         weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))
         total = weights.sum(axis=2, keepdims=True)
         with np.errstate(divide="ignore"):
             lse = np.where(total > 0, np.log(total) + peak, -np.inf)[..., 0]
+        lse = np.where(np.isnan(total[..., 0]), np.nan, lse)
         weights = weights / np.where(total > 0, total, 1.0)
-        results.append((np.einsum("hij,jhd->ihd", weights, v[:, kv_head]), lse))
+        out = np.einsum("hij,jhd->ihd", weights, np.where(np.isfinite(v), v, 0.0)[:, kv_head])
+        for key, head, column in np.argwhere(~np.isfinite(v)):
+            heads = np.flatnonzero(kv_head == head)
+            with np.errstate(invalid="ignore"):  # +infinity and -infinity
+                out[np.ix_(seen[:, key], heads, [column])] += v[key, head, column]
+        results.append((out, lse))
     return results
 
 
@@ -48,7 +56,7 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
 class Accuracy:
     """Against float64: the largest error, and the root mean square error by the reference's.
 
-    `missing`: values that are NaN or infinite where the reference is finite, or the reverse.
+    `missing`: values that are NaN or infinite where the reference is not, or the reverse.
     """
 
     largest: float
@@ -122,14 +130,21 @@ def judge(got: list[tuple[Array, Array]], expected: list[tuple[Array, Array]]) -
     missing = values = 0
     for (o, lse), (want, want_lse) in zip(got, expected, strict=True):
         o, lse = o.astype(np.float64), lse.astype(np.float64)
-        missing += int((~np.isfinite(o)).sum() + (np.isfinite(lse) != np.isfinite(want_lse)).sum())
-        difference = np.where(np.isfinite(o), o - want, 0.0)
+        missing += _other_kind(o, want) + _other_kind(lse, want_lse)
+        finite = np.isfinite(o) & np.isfinite(want)
+        difference = np.where(finite, o, 0.0) - np.where(finite, want, 0.0)
         values += o.size
         error = max(error, float(np.abs(difference).max(initial=0.0)))
         square += float((difference**2).sum())
-        reference += float((want**2).sum())
+        reference += float((np.where(np.isfinite(want), want, 0.0) ** 2).sum())
         both = np.isfinite(lse) & np.isfinite(want_lse)
         gap = np.abs(np.where(both, lse, 0.0) - np.where(both, want_lse, 0.0))
         largest_lse = max(largest_lse, float(gap.max(initial=0.0)))
     relative = float(np.sqrt(square / reference)) if reference else float(np.sqrt(square))
     return Accuracy(error, relative, largest_lse, missing, values)
+
+
+def _other_kind(got: Array, want: Array) -> int:
+    """Values of which one is a number, an infinity or NaN and the other is not."""
+    same = (np.isnan(got) & np.isnan(want)) | (np.isfinite(got) & np.isfinite(want)) | (got == want)
+    return int((~same).sum())

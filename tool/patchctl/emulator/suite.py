@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from patchctl.emulator.cachetasks import CacheTask
+from patchctl.emulator.findings import Kind
 from patchctl.emulator.problem import Problem
 from patchctl.emulator.tasks import Attention, Combine, Task
 from patchctl.formats.emulation import Ability, Launchable, Work
@@ -17,6 +18,8 @@ class Trial:
 
     name: str
     task: Task
+    allowed: frozenset[Kind] = frozenset()
+    """Findings that the task itself provokes."""
 
 
 def short_list(kernel: Launchable) -> list[Trial]:
@@ -95,6 +98,11 @@ def _attention(kernel: Launchable) -> list[Trial]:
         add("softcap and ALiBi", softcap=20.0, alibi=True)
     if can(Ability.LEFTPAD):
         add("left padding", packed=False, leftpad=13, q_lengths=(7, 7), k_lengths=(40, 9), heads=1)
+    if can(Ability.STRANGE):
+        strange = replace(plain, strange=True, causal=True, heads=1, spread=1.0)
+        strange = replace(strange, q_lengths=(max(tokens, 7),))
+        kinds = frozenset({Kind.NAN_BORN})
+        trials.append(Trial("NaN and infinities, causal", Attention(strange), kinds))
     return trials
 
 

@@ -27,6 +27,7 @@ class Ability(StrEnum):
     """What an attention kernel can be asked for, besides plain attention.
 
     `CAUSAL` is a kernel that always masks (others get a window of 0 to the right, `RIGHT`).
+    `STRANGE`: a NaN or infinity in K or V changes only the rows that see its key.
     """
 
     PLAIN = "plain"
@@ -40,6 +41,7 @@ class Ability(StrEnum):
     SPLITS = "splits"
     NARROW = "narrow"
     LEFTPAD = "leftpad"
+    STRANGE = "strange"
 
 
 class LaunchRule(Document, frozen=True, kw_only=True):
