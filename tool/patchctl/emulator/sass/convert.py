@@ -40,7 +40,8 @@ def f2f(build: Build) -> Operation:
 
         def widen(cta: Cta, active: Active) -> None:
             result = fp.canonical(half.get(cta)[:, 0].astype(np.float32))
-            put(cta, row, result, active, half.value)
+            if row != RZ:
+                cta.put(row, result, active, half.known(cta))
 
         return widen
     if kinds != ["F16", "F32"]:
