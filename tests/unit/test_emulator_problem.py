@@ -103,6 +103,19 @@ def _filled(p: Problem, memory: GlobalMemory) -> list[tuple[np.ndarray, np.ndarr
     return want
 
 
+def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
+    p = Problem(8, (10,), (10,), causal=True, poison=True, window=(2, None))
+    ((out, lse),) = attention(p, inputs(p))
+    # the value of key 6 is NaN in column 3, key 7 is; rows i see the keys i-2..i
+    assert np.isnan(lse[0]).tolist() == [7 <= i <= 9 for i in range(10)]
+    assert np.isnan(out[:, 0, 3]).tolist() == [6 <= i <= 9 for i in range(10)]
+    assert np.isnan(out[:, 0, 4]).tolist() == [7 <= i <= 9 for i in range(10)]
+    assert judge([(out, lse)], [(out, lse)]).good
+    leaked = out.copy()
+    leaked[0, 0, 3] = np.nan
+    assert judge([(leaked, lse)], [(out, lse)]).missing == 1
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_judge_accepts_the_reference_and_nothing_else(packed: bool) -> None:
     p = Problem(16, (4, 4), (6, 2), heads=2, packed=packed, causal=True)
@@ -197,6 +210,7 @@ def test_lists_hold_only_what_the_kernel_can(abilities: list[str]) -> None:
             Ability.LEFT: p.window[0] is not None,
             Ability.NARROW: p.head_dim < 64,
             Ability.LEFTPAD: p.leftpad > 0,
+            Ability.CONTAINS: p.poison,
         }
         assert {a for a, yes in used.items() if yes} <= set(abilities), trial.name
         memory = GlobalMemory()

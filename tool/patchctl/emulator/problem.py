@@ -27,7 +27,8 @@ class Problem:
     `page_size` puts K and V into pages that a block table names. `used`: seqused_k is given.
     `leftpad`: rows of the cache before the first key (not packed, not paged). `window`: keys to
     the left and to the right of a query's own position, None for no bound. `splits`: partial
-    results, not merged. `spread` scales the logits, `ramp` lets them grow with the key.
+    results, not merged. `spread` scales the logits, `ramp` lets them grow with the key. `poison`:
+    a key and another one's value are NaN, which rows that do not see them must not feel.
     """
 
     head_dim: int
@@ -48,6 +49,7 @@ class Problem:
     seed: int = 0
     spread: float = 1.0
     ramp: float = 0.0
+    poison: bool = False
 
     def __post_init__(self) -> None:
         if len(self.q_lengths) != len(self.k_lengths):
@@ -128,6 +130,10 @@ def inputs(problem: Problem) -> Inputs:
             (x + np.linspace(0, problem.ramp, len(x))[:, None, None] * direction).astype(np.float16)
             for x in k
         ]
+    if problem.poison:
+        for keys, values in zip(k, v, strict=True):
+            keys[7 * len(keys) // 10 :][:1, 0, 5] = np.nan
+            values[6 * len(values) // 10 :][:1, -1, 3] = np.nan
     slopes = None
     if problem.alibi:
         slopes = (2.0 ** -np.arange(1, problem.heads + 1)).astype(np.float32)

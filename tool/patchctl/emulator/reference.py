@@ -33,14 +33,20 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
         away = np.arange(keys)[None, :] - (np.arange(tokens)[:, None] + keys - tokens)
         if data.slopes is not None:
             scores = scores - data.slopes.astype(np.float64)[:, None, None] * np.abs(away)
-        scores = np.where((away >= -left) & (away <= right), scores, -np.inf)
+        seen = (away >= -left) & (away <= right)
+        scores = np.where(seen, scores, -np.inf)
         peak = scores.max(axis=2, initial=-np.inf, keepdims=True)
         weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))
         total = weights.sum(axis=2, keepdims=True)
         with np.errstate(divide="ignore"):
-            lse = np.where(total > 0, np.log(total) + peak, -np.inf)[..., 0]
-        weights = weights / np.where(total > 0, total, 1.0)
-        results.append((np.einsum("hij,jhd->ihd", weights, v[:, kv_head]), lse))
+            lse = np.where(total == 0, -np.inf, np.log(total) + peak)[..., 0]
+        weights = weights / np.where(total == 0, 1.0, total)
+        values = v[:, kv_head]
+        out = np.einsum("hij,jhd->ihd", weights, np.where(np.isfinite(values), values, 0.0))
+        # 0 x NaN is NaN: a value that is no number reaches the rows that see it, and no other
+        for j, h, d in np.argwhere(~np.isfinite(values)):
+            out[seen[:, j], h, d] += values[j, h, d]
+        results.append((out, lse))
     return results
 
 
@@ -122,12 +128,14 @@ def judge(got: list[tuple[Array, Array]], expected: list[tuple[Array, Array]]) -
     missing = values = 0
     for (o, lse), (want, want_lse) in zip(got, expected, strict=True):
         o, lse = o.astype(np.float64), lse.astype(np.float64)
-        missing += int((~np.isfinite(o)).sum() + (np.isfinite(lse) != np.isfinite(want_lse)).sum())
-        difference = np.where(np.isfinite(o), o - want, 0.0)
+        usable = np.isfinite(o) & np.isfinite(want)
+        missing += int((np.isfinite(o) != np.isfinite(want)).sum())
+        missing += int((np.isfinite(lse) != np.isfinite(want_lse)).sum())
+        difference = np.where(usable, o, 0.0) - np.where(usable, want, 0.0)
         values += o.size
         error = max(error, float(np.abs(difference).max(initial=0.0)))
         square += float((difference**2).sum())
-        reference += float((want**2).sum())
+        reference += float((np.where(usable, want, 0.0) ** 2).sum())
         both = np.isfinite(lse) & np.isfinite(want_lse)
         gap = np.abs(np.where(both, lse, 0.0) - np.where(both, want_lse, 0.0))
         largest_lse = max(largest_lse, float(gap.max(initial=0.0)))

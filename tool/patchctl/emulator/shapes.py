@@ -53,11 +53,12 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "alibi": {"alibi": True},
     "batched": {"packed": False},
     "used": {"used": True},
+    "poison": {"poison": True},
 }
 HELP = (
     "q=LENGTH[+LENGTH..], k=.., heads=QUERY[/KV], d=HEAD_SIZE, causal, window=[LEFT]:[RIGHT], "
     "softcap=X, alibi, page=SIZE, batched, used, leftpad=ROWS, splits=N, scale=X, spread=X "
-    "(of the logits), ramp=X (logits grow with the key), seed=N"
+    "(of the logits), ramp=X (logits grow with the key), poison (NaN in a key and a value), seed=N"
 )
 
 

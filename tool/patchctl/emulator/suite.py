@@ -93,6 +93,10 @@ def _attention(kernel: Launchable) -> list[Trial]:
         add("pages, padded head size", page_size=16, head_dim=narrow, causal=True)
     if can(Ability.SOFTCAP) and can(Ability.ALIBI):
         add("softcap and ALiBi", softcap=20.0, alibi=True)
+    if can(Ability.CONTAINS):
+        # the first rows see neither NaN, the last ones both
+        lengths = {"q_lengths": (tokens, 2), "k_lengths": (tokens + 3, 60)}
+        add("NaN in a key and a value", causal=True, poison=True, **lengths)
     if can(Ability.LEFTPAD):
         add("left padding", packed=False, leftpad=13, q_lengths=(7, 7), k_lengths=(40, 9), heads=1)
     return trials

@@ -27,6 +27,7 @@ class Ability(StrEnum):
     """What an attention kernel can be asked for, besides plain attention.
 
     `CAUSAL` is a kernel that always masks (others get a window of 0 to the right, `RIGHT`).
+    `CONTAINS`: a NaN in K or V reaches only the rows that see it.
     """
 
     PLAIN = "plain"
@@ -40,6 +41,7 @@ class Ability(StrEnum):
     SPLITS = "splits"
     NARROW = "narrow"
     LEFTPAD = "leftpad"
+    CONTAINS = "contains"
 
 
 class LaunchRule(Document, frozen=True, kw_only=True):
