@@ -70,9 +70,9 @@ def _base(kernel: Launchable, q: tuple[int, ...], k: tuple[int, ...]) -> Problem
 
 
 def _attention(kernel: Launchable) -> list[Trial]:
-    """Lengths such that a CTA or two have a tile in part and a tile in full."""
+    """Lengths such that a CTA has a tile in part and a tile in full; a diagonal over many keys."""
     can = kernel.can
-    tokens = max(1, min(37, kernel.rule.rows // 2 - 3))
+    tokens = max(19, min(37, kernel.rule.rows // 2 - 3))
     plain = replace(_base(kernel, (tokens,), (131,)), heads=2, spread=2.0)
     trials = [Trial("causal" if plain.causal else "no mask", Attention(plain))]
 
