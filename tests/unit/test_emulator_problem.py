@@ -11,7 +11,8 @@ import pytest
 
 from patchctl.emulator import params
 from patchctl.emulator.memory import GlobalMemory
-from patchctl.emulator.problem import Placement, Problem, inputs
+from patchctl.emulator.placement import Placement
+from patchctl.emulator.problem import Problem, inputs
 from patchctl.emulator.reference import attention, judge, merged, results
 from patchctl.emulator.shapes import parse_shape
 from patchctl.emulator.suite import long_list, short_list

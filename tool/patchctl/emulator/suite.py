@@ -43,10 +43,13 @@ def long_list(kernel: Launchable) -> list[Trial]:
     if kernel.can(Ability.CONTIGUOUS):
         batched = replace(base, packed=False, q_lengths=(33, 33), k_lengths=(90, 65), used=True)
         more.append(("lengths below the cache's", batched))
+        more.append(("lengths below the packed ones", replace(batched, packed=True)))
     if kernel.can(Ability.PAGED):
+        paged = replace(base, page_size=16, q_lengths=(20, 3), k_lengths=(100, 17))
         for size in (16, 784, 1056):
-            paged = replace(base, page_size=size, q_lengths=(20, 3), k_lengths=(100, 17))
-            more.append((f"pages of {size}", paged))
+            more.append((f"pages of {size}", replace(paged, page_size=size)))
+        more.append(("pages of a cache", replace(paged, packed=False, q_lengths=(20, 20))))
+        more.append(("pages, lengths that are used", replace(paged, used=True)))
     if kernel.can(Ability.LEFT):
         for window in ((0, 0), (64, None), (10, 100)):
             problem = replace(base, causal=False, window=window, q_lengths=(70,), k_lengths=(200,))
@@ -98,7 +101,8 @@ def _attention(kernel: Launchable) -> list[Trial]:
         lengths = {"q_lengths": (tokens, 2), "k_lengths": (tokens + 3, 60)}
         add("NaN in a key and a value", causal=True, poison=True, **lengths)
     if can(Ability.LEFTPAD):
-        add("left padding", packed=False, leftpad=13, q_lengths=(7, 7), k_lengths=(40, 9), heads=1)
+        lengths = {"q_lengths": (7, 7), "k_lengths": (40, 9), "heads": 1}
+        add("a cache: padding, index", packed=False, leftpad=13, indexed=True, **lengths)
     return trials
 
 
