@@ -24,6 +24,46 @@ def test_branch_with_a_condition_besides_the_guard() -> None:
     assert rig.words(1) == [0x11111] * 4 + [0] * 4 + [0x11111] * 24
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_branch_of_a_diverged_warp_leads_to_where_the_lanes_meet(apart: bool) -> None:
+    lines = [
+        "@P0 BRA 0x10",  # to the next instruction, but no longer together
+        "BRA.DIV 0x40",
+        "SHFL.IDX PT, R2, R1, 0x3, 0x1f",
+        "EXIT",
+        "WARPSYNC 0xffffffff",
+        "SHFL.IDX PT, R2, R1, 0x4, 0x1f",
+    ]
+    rig = Rig(*lines).set(R1=LANES, P0=(LANES < 9) if apart else True).run()
+    assert rig.words(2) == [4 if apart else 3] * 32 and rig.kinds == set()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_branch_of_a_converged_warp_leaves_the_waiting_out(apart: bool) -> None:
+    lines = [
+        "@P0 BRA 0x10",
+        "BRA.CONV 0x40",
+        "WARPSYNC 0xffffffff",
+        "MOV R3, 0x55555",
+        "VOTE.ANY R2, PT, PT",
+    ]
+    rig = Rig(*lines).set(R3=0, P0=(LANES < 9) if apart else True).run()
+    assert (rig.words(2), rig.word(3)) == ([0xFFFFFFFF] * 32, 0x55555 if apart else 0)
+
+
+def test_uniform_branch_whose_lanes_disagree_is_found() -> None:
+    assert Rig("@P0 BRA.U 0x10").set(P0=True).run().kinds == set()
+    both = [t < 32 for t in range(64)]  # whole warps may differ
+    assert Rig("@P0 BRA.U 0x10", threads=64).set(P0=both).run().kinds == set()
+    assert Rig("@P0 BRA.U 0x10").set(P0=LANES < 9).run().kinds == {Kind.DIVERGENT_BRANCH}
+
+
+def test_trap_is_an_error_only_where_a_thread_reaches_it() -> None:
+    Rig("@P0 BPT.TRAP 0x1").set(P0=False).run()
+    with pytest.raises(EmulatorError, match="trap at 0x0"):
+        Rig("@P0 BPT.TRAP 0x1").set(P0=LANES == 3).run()
+
+
 def test_loop_with_a_different_count_in_each_thread() -> None:
     lines = [
         "IADD3 R0, R0, R1, RZ",

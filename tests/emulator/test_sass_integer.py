@@ -162,7 +162,7 @@ def test_guard_keeps_the_other_threads_values() -> None:
         "MUFU.TANH R0, R1",
         "LDG.E.256 R0, [R2]",
         "HMMA.1688.F32 R0, R4, R8, R0",
-        "BRA.DIV 0x40",
+        "BRA.INC 0x40",
         "BAR.SYNC R3",
         "S2R R0, R1, R2",
     ],

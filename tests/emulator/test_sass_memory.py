@@ -306,11 +306,14 @@ def test_constants_of_each_width_and_by_register() -> None:
         "LDC R5, c[0x3][R1+0x4]",
         "LDC.64 R6, c[0x3][0x8]",
         "MOV R8, c[0x3][0x10]",
+        "@!PT LDC RZ, c[0x0][RZ]",
+        "LDC R9, c[0x3][RZ+0x4]",
         constants={3: bank},
     )
     rig.set(R1=[4 * (t % 2) for t in range(32)]).run()
     assert (rig.word(4), rig.word(5), rig.word(5, 1)) == (5, 0x07060504, 0x0B0A0908)
     assert (rig.pair(6), rig.word(8)) == (0x0F0E0D0C0B0A0908, 0x13121110)
+    assert rig.word(9) == 0x07060504
 
 
 def test_constant_outside_of_its_bank_is_refused() -> None:

@@ -105,15 +105,16 @@ def _filled(p: Problem, memory: GlobalMemory) -> list[tuple[np.ndarray, np.ndarr
 
 
 def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
-    p = Problem(8, (10,), (10,), causal=True, poison=True, window=(2, None))
+    p = Problem(8, (10,), (10,), causal=True, strange=True, window=(2, None))
     ((out, lse),) = attention(p, inputs(p))
-    # the value of key 6 is NaN in column 3, key 7 is; rows i see the keys i-2..i
-    assert np.isnan(lse[0]).tolist() == [7 <= i <= 9 for i in range(10)]
-    assert np.isnan(out[:, 0, 3]).tolist() == [6 <= i <= 9 for i in range(10)]
-    assert np.isnan(out[:, 0, 4]).tolist() == [7 <= i <= 9 for i in range(10)]
+    # key 9 is NaN, the value of key 8 NaN in column 5, in column 1 key 7 is inf and key 4 -inf
+    assert np.isnan(lse[0]).tolist() == [i == 9 for i in range(10)]
+    assert np.isnan(out[:, 0, 5]).tolist() == [i >= 8 for i in range(10)]
+    assert out[4:9, 0, 1].tolist() == [-math.inf] * 3 + [math.inf] * 2  # a window of three keys
+    assert np.isfinite(out[:9, 0, [0, 2, 3, 4, 6, 7]]).all() and np.isfinite(out[:4]).all()
     assert judge([(out, lse)], [(out, lse)]).good
     leaked = out.copy()
-    leaked[0, 0, 3] = np.nan
+    leaked[0, 0, 5] = np.nan
     assert judge([(leaked, lse)], [(out, lse)]).missing == 1
 
 
@@ -211,7 +212,7 @@ def test_lists_hold_only_what_the_kernel_can(abilities: list[str]) -> None:
             Ability.LEFT: p.window[0] is not None,
             Ability.NARROW: p.head_dim < 64,
             Ability.LEFTPAD: p.leftpad > 0,
-            Ability.CONTAINS: p.poison,
+            Ability.STRANGE: p.strange,
         }
         assert {a for a, yes in used.items() if yes} <= set(abilities), trial.name
         memory = GlobalMemory()

@@ -98,7 +98,7 @@ def examine(code: Code, trial: Trial, forms: Sequence[Form] = tuple(Form)) -> Ex
         for form in forms:
             start = time.monotonic()
             outcome, executed = _execute(code, trial, form)
-            traces.append(_trace(form, outcome, executed, time.monotonic() - start))
+            traces.append(_trace(form, outcome, trial, executed, time.monotonic() - start))
             written.append(outcome.written)
     except EmulatorError as error:
         return Examination(name, trial.name, tuple(traces), error=str(error))
@@ -123,11 +123,13 @@ def _execute(code: Code, trial: Trial, form: Form) -> tuple[Outcome, frozenset[s
     return outcome, kernel.program.executed_opcodes()
 
 
-def _trace(form: Form, outcome: Outcome, executed: frozenset[str], seconds: float) -> Trace:
+def _trace(
+    form: Form, outcome: Outcome, trial: Trial, executed: frozenset[str], seconds: float
+) -> Trace:
     return Trace(
         form,
         outcome.accuracy,
-        tuple(outcome.findings.faults()),
+        tuple(f for f in outcome.findings.faults() if f.kind not in trial.allowed),
         outcome.findings.count(Kind.CONFLICTS),
         outcome.steps,
         seconds,

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     SHARED_RACE = "shared_race"
     DIVERGENT_BARRIER = "divergent_barrier"
     DIVERGENT_SHUFFLE = "divergent_shuffle"
+    DIVERGENT_BRANCH = "divergent_branch"
     NAN_BORN = "nan_born"
     DOUBLE_STORE = "double_store"
     GLOBAL_RACE = "global_race"

@@ -24,8 +24,8 @@ class Problem:
     that a block table names. `used`: K and V hold more rows than there are keys. `leftpad`: rows
     before the first key (of the first sequence; others have less; not with pages). `window`: keys
     to the left and to the right of a query's own position, None for no bound. `splits`: partial
-    results, not merged. `spread` scales the logits, `ramp` lets them grow with the key. `poison`:
-    a key and another one's value are NaN, which rows that do not see them must not feel.
+    results, not merged. `spread` scales the logits, `ramp` lets them grow with the key. `strange`:
+    the last keys hold a NaN, their values NaN and infinities.
     """
 
     head_dim: int
@@ -47,7 +47,7 @@ class Problem:
     seed: int = 0
     spread: float = 1.0
     ramp: float = 0.0
-    poison: bool = False
+    strange: bool = False
 
     def __post_init__(self) -> None:
         if len(self.q_lengths) != len(self.k_lengths):
@@ -135,11 +135,19 @@ def inputs(problem: Problem) -> Inputs:
             (x + np.linspace(0, problem.ramp, len(x))[:, None, None] * direction).astype(np.float16)
             for x in k
         ]
-    if problem.poison:
+    if problem.strange:
         for keys, values in zip(k, v, strict=True):
-            keys[7 * len(keys) // 10 :][:1, 0, 5] = np.nan
-            values[6 * len(values) // 10 :][:1, -1, 3] = np.nan
+            _make_strange(keys, values)
     slopes = None
     if problem.alibi:
         slopes = (2.0 ** -np.arange(1, problem.heads + 1)).astype(np.float32)
     return Inputs(tuple(q), tuple(k), tuple(v), slopes)
+
+
+def _make_strange(k: Array, v: Array) -> None:
+    """Only the last rows of a causal problem see these keys; the others must stay as they are."""
+    for back, column, value in ((2, 5, np.nan), (3, 1, np.inf), (6, 1, -np.inf)):
+        if len(v) > 8:
+            v[-back, :, column] = value
+    if len(k) > 8:
+        k[-1, 0, 3] = np.nan

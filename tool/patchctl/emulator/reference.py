@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
     """(O [tokens, heads, d], LSE [heads, tokens]) of each sequence.
 
-    A row that sees no key has O = 0 and LSE = -inf.
+    A row that sees no key has O = 0 and LSE = -inf. A value that is no number changes the rows that
+    see its key, whatever its weight, and no others.
     """
     results = []
     left, right = problem.bounds
@@ -39,13 +40,14 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
         weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))
         total = weights.sum(axis=2, keepdims=True)
         with np.errstate(divide="ignore"):
-            lse = np.where(total == 0, -np.inf, np.log(total) + peak)[..., 0]
-        weights = weights / np.where(total == 0, 1.0, total)
-        values = v[:, kv_head]
-        out = np.einsum("hij,jhd->ihd", weights, np.where(np.isfinite(values), values, 0.0))
-        # 0 x NaN is NaN: a value that is no number reaches the rows that see it, and no other
-        for j, h, d in np.argwhere(~np.isfinite(values)):
-            out[seen[:, j], h, d] += values[j, h, d]
+            lse = np.where(total > 0, np.log(total) + peak, -np.inf)[..., 0]
+        lse = np.where(np.isnan(total[..., 0]), np.nan, lse)
+        weights = weights / np.where(total > 0, total, 1.0)
+        out = np.einsum("hij,jhd->ihd", weights, np.where(np.isfinite(v), v, 0.0)[:, kv_head])
+        for key, head, column in np.argwhere(~np.isfinite(v)):
+            heads = np.flatnonzero(kv_head == head)
+            with np.errstate(invalid="ignore"):  # +infinity and -infinity
+                out[np.ix_(seen[:, key], heads, [column])] += v[key, head, column]
         results.append((out, lse))
     return results
 
@@ -54,7 +56,7 @@ def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
 class Accuracy:
     """Against float64: the largest error, and the root mean square error by the reference's.
 
-    `missing`: values that are NaN or infinite where the reference is finite, or the reverse.
+    `missing`: values that are NaN or infinite where the reference is not, or the reverse.
     """
 
     largest: float
@@ -128,16 +130,21 @@ def judge(got: list[tuple[Array, Array]], expected: list[tuple[Array, Array]]) -
     missing = values = 0
     for (o, lse), (want, want_lse) in zip(got, expected, strict=True):
         o, lse = o.astype(np.float64), lse.astype(np.float64)
-        usable = np.isfinite(o) & np.isfinite(want)
-        missing += int((np.isfinite(o) != np.isfinite(want)).sum())
-        missing += int((np.isfinite(lse) != np.isfinite(want_lse)).sum())
-        difference = np.where(usable, o, 0.0) - np.where(usable, want, 0.0)
+        missing += _other_kind(o, want) + _other_kind(lse, want_lse)
+        finite = np.isfinite(o) & np.isfinite(want)
+        difference = np.where(finite, o, 0.0) - np.where(finite, want, 0.0)
         values += o.size
         error = max(error, float(np.abs(difference).max(initial=0.0)))
         square += float((difference**2).sum())
-        reference += float((np.where(usable, want, 0.0) ** 2).sum())
+        reference += float((np.where(np.isfinite(want), want, 0.0) ** 2).sum())
         both = np.isfinite(lse) & np.isfinite(want_lse)
         gap = np.abs(np.where(both, lse, 0.0) - np.where(both, want_lse, 0.0))
         largest_lse = max(largest_lse, float(gap.max(initial=0.0)))
     relative = float(np.sqrt(square / reference)) if reference else float(np.sqrt(square))
     return Accuracy(error, relative, largest_lse, missing, values)
+
+
+def _other_kind(got: Array, want: Array) -> int:
+    """Values of which one is a number, an infinity or NaN and the other is not."""
+    same = (np.isnan(got) & np.isnan(want)) | (np.isfinite(got) & np.isfinite(want)) | (got == want)
+    return int((~same).sum())

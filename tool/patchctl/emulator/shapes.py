@@ -54,13 +54,13 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "batched": {"packed": False},
     "used": {"used": True},
     "indexed": {"indexed": True},
-    "poison": {"poison": True},
+    "strange": {"strange": True},
 }
 HELP = (
     "q=LENGTH[+LENGTH..], k=.., heads=QUERY[/KV], d=HEAD_SIZE, causal, window=[LEFT]:[RIGHT], "
     "softcap=X, alibi, page=SIZE, batched, indexed, used, leftpad=ROWS, splits=N, scale=X, "
-    "spread=X (of the logits), ramp=X (logits grow with the key), poison (NaN in a key and a "
-    "value), seed=N"
+    "spread=X (of the logits), ramp=X (logits grow with the key), strange (NaN and "
+    "infinities in the last keys), seed=N"
 )
 
 

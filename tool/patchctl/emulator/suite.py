@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from patchctl.emulator.cachetasks import CacheTask
+from patchctl.emulator.findings import Kind
 from patchctl.emulator.problem import Problem
 from patchctl.emulator.tasks import Attention, Combine, Task
 from patchctl.formats.emulation import Ability, Launchable, Work
@@ -17,6 +18,8 @@ class Trial:
 
     name: str
     task: Task
+    allowed: frozenset[Kind] = frozenset()
+    """Findings that the task itself provokes."""
 
 
 def short_list(kernel: Launchable) -> list[Trial]:
@@ -96,13 +99,14 @@ def _attention(kernel: Launchable) -> list[Trial]:
         add("pages, padded head size", page_size=16, head_dim=narrow, causal=True)
     if can(Ability.SOFTCAP) and can(Ability.ALIBI):
         add("softcap and ALiBi", softcap=20.0, alibi=True)
-    if can(Ability.CONTAINS):
-        # the first rows see neither NaN, the last ones both
-        lengths = {"q_lengths": (tokens, 2), "k_lengths": (tokens + 3, 60)}
-        add("NaN in a key and a value", causal=True, poison=True, **lengths)
     if can(Ability.LEFTPAD):
         lengths = {"q_lengths": (7, 7), "k_lengths": (40, 9), "heads": 1}
         add("a cache: padding, index", packed=False, leftpad=13, indexed=True, **lengths)
+    if can(Ability.STRANGE):
+        strange = replace(plain, strange=True, causal=True, heads=1, spread=1.0)
+        strange = replace(strange, q_lengths=(max(tokens, 7),))
+        kinds = frozenset({Kind.NAN_BORN})
+        trials.append(Trial("NaN and infinities, causal", Attention(strange), kinds))
     return trials
 
 

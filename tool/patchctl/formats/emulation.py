@@ -27,7 +27,7 @@ class Ability(StrEnum):
     """What an attention kernel can be asked for, besides plain attention.
 
     `CAUSAL` is a kernel that always masks (others get a window of 0 to the right, `RIGHT`).
-    `CONTAINS`: a NaN in K or V reaches only the rows that see it.
+    `STRANGE`: a NaN or infinity in K or V changes only the rows that see its key.
     """
 
     PLAIN = "plain"
@@ -41,7 +41,7 @@ class Ability(StrEnum):
     SPLITS = "splits"
     NARROW = "narrow"
     LEFTPAD = "leftpad"
-    CONTAINS = "contains"
+    STRANGE = "strange"
 
 
 class LaunchRule(Document, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from ..program import Control, Operation
 from .operands import PT, RZ, Address, Condition, Value, Wide, constant, literal
 
 _REGISTER = re.compile(r"R(\d+|Z)")
-_CONSTANT = re.compile(r"c\[0x([0-9a-f]+)\]\[(?:(R\d+)\+?)?(-?0x[0-9a-f]+)?\]")
+_CONSTANT = re.compile(r"c\[0x([0-9a-f]+)\]\[(?:RZ\+?|(R\d+)\+?)?(-?0x[0-9a-f]+)?\]")
 _INTEGER = re.compile(r"(-?)(?:0x([0-9a-f]+)|(\d+))")
 _PREDICATE = re.compile(r"(!?)P([0-6T])")
 _MEMORY = re.compile(r"\[(?:R(\d+|Z)((?:\.X\d+|\.U32|\.64)*))?\+?(-?0x[0-9a-f]+)?\]")

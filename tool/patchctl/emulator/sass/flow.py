@@ -7,11 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import Engine, Group, ballots
+from ..findings import Kind
 from ..machine import WARP, Active, Cta, EmulatorError
 from ..program import Control, Operation
 from .build import Build, control, operation
 from .operands import RZ
 
+_ANY = object()
 INSTRUCTION = 16
 """Bytes of an instruction."""
 
@@ -38,18 +40,44 @@ def _index(build: Build, address: int) -> int:
 
 @control("BRA")
 def bra(build: Build) -> Control:
-    """To the target where the guard and the optional condition hold. (`.DIV`, `.CONV`: taken if
-    the warp is, or is not, diverged: not modelled.)"""
+    """To the target where the guard and the optional condition hold.
+
+    `.DIV` and `.CONV`: where some living lane of the warp is elsewhere, or none is; ptxas leads
+    diverged lanes to a WARPSYNC that way. `.U`: all active lanes of a warp decide alike.
+    """
+    divergence = build.choice({"DIV": True, "CONV": False}, _ANY)
+    uniform = build.flag("U")
     condition = build.condition() if build.left == 2 else None
     target = _index(build, build.number())
 
     def steer(engine: Engine, group: Group, active: Active) -> None:
-        if condition is None:
-            engine.split(group, active, target)
-            return
         cta = engine.cta
-        cta.need(condition.known(cta), active, "the condition")
-        engine.split(group, condition.get(cta) & (group.mask if active is None else active), target)
+        taken = active
+        if condition is not None:
+            cta.need(condition.known(cta), active, "the condition")
+            taken = condition.get(cta) & (group.mask if active is None else active)
+        if divergence is not _ANY:
+            apart = np.repeat(ballots(group.mask) != ballots(cta.alive), WARP)
+            taken = (apart == divergence) & (group.mask if taken is None else taken)
+        if uniform and taken is not None:
+            lanes = ballots(taken)
+            split = np.repeat((lanes != 0) & (lanes != ballots(group.mask)), WARP)
+            if split.any():
+                cta.note(Kind.DIVERGENT_BRANCH, split & group.mask, "lanes of a warp disagree")
+        engine.split(group, taken, target)
+
+    return steer
+
+
+@control("BPT")
+def bpt(build: Build) -> Control:
+    """A trap: the kernel gives up."""
+    build.require("TRAP")
+    build.number()
+
+    def steer(engine: Engine, group: Group, active: Active) -> None:
+        site = engine.cta.site
+        raise EmulatorError(f"{site.kernel}: trap at 0x{site.address:x}")
 
     return steer
 
