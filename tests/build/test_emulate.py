@@ -14,7 +14,11 @@ import pytest
 from patchctl.cli.app import funnel
 from patchctl.cli.main import main
 from patchctl.emulator import params
+from patchctl.stages.build import built_library, load_target
+from patchctl.stages.emulategate import record_name
 from patchctl.stages.toolchain import Toolchain
+from patchctl.system.project import open_project
+from patchctl.system.records import load_record
 
 pytestmark = pytest.mark.nvcc
 
@@ -139,6 +143,52 @@ def test_what_is_not_there_is_refused(
 ) -> None:
     assert emulate(project, compiled(0), *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_a_library_the_build_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert funnel(main, ["-C", str(project), "emulate"]) == 2
+    assert "patchctl build" in capsys.readouterr().err
+
+
+def _gate(project: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, bool]:
+    """Exit code, and whether nothing had to be run."""
+    code = funnel(main, ["-C", str(project), "emulate", "--json", *options])
+    return code, json.loads(capsys.readouterr().out).get("skipped") is True
+
+
+def test_gate_runs_again_only_when_something_changed(
+    project: Path, compiled: Compile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = open_project(project)
+    target = load_target(opened, "sm70")
+    library = built_library(opened, target)
+    library.parent.mkdir(parents=True)
+    shutil.copy(compiled(0), library)
+    assert _gate(project, capsys) == (0, False)
+    assert _gate(project, capsys) == (0, True)
+    assert _gate(project, capsys, "--again") == (0, False)
+    rules = opened.emulator_file("sm70")
+    rules.write_text(rules.read_text() + "# another digest\n")
+    assert _gate(project, capsys) == (0, False)
+    assert _gate(project, capsys, "--shape", "q=2,k=3") == (0, False)
+    assert _gate(project, capsys) == (0, True)  # a single problem is not the gate
+    shutil.copy(compiled(2), library)
+    assert _gate(project, capsys) == (1, False)
+    assert load_record(opened, record_name(target)) is None
+    assert _gate(project, capsys) == (1, False)
+    shutil.copy(compiled(0), library)
+    assert _gate(project, capsys) == (0, False)
+
+
+def test_opcodes_that_ran_are_listed(
+    project: Path, compiled: Compile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert emulate(project, compiled(0), "--shape", "q=2,k=3", "--opcodes") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("MUFU.EX2")]
+    assert int(row[1]) >= 1 and row[2] == "1"
 
 
 def test_parameters_lie_where_the_source_puts_them(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from patchctl.emulator import params
 from patchctl.emulator.memory import GlobalMemory
-from patchctl.emulator.problem import Placement, Problem, inputs
+from patchctl.emulator.placement import Placement
+from patchctl.emulator.problem import Problem, inputs
 from patchctl.emulator.reference import attention, judge, merged, results
 from patchctl.emulator.shapes import parse_shape
 from patchctl.emulator.suite import long_list, short_list
@@ -101,6 +102,20 @@ def _filled(p: Problem, memory: GlobalMemory) -> list[tuple[np.ndarray, np.ndarr
     out = np.concatenate([o for o, _ in want]).astype(np.float16)
     tensors["out"].data[:] = out.reshape(-1).view(np.uint8)
     return want
+
+
+def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
+    p = Problem(8, (10,), (10,), causal=True, strange=True, window=(2, None))
+    ((out, lse),) = attention(p, inputs(p))
+    # key 9 is NaN, the value of key 8 NaN in column 5, in column 1 key 7 is inf and key 4 -inf
+    assert np.isnan(lse[0]).tolist() == [i == 9 for i in range(10)]
+    assert np.isnan(out[:, 0, 5]).tolist() == [i >= 8 for i in range(10)]
+    assert out[4:9, 0, 1].tolist() == [-math.inf] * 3 + [math.inf] * 2  # a window of three keys
+    assert np.isfinite(out[:9, 0, [0, 2, 3, 4, 6, 7]]).all() and np.isfinite(out[:4]).all()
+    assert judge([(out, lse)], [(out, lse)]).good
+    leaked = out.copy()
+    leaked[0, 0, 5] = np.nan
+    assert judge([(leaked, lse)], [(out, lse)]).missing == 1
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -197,6 +212,7 @@ def test_lists_hold_only_what_the_kernel_can(abilities: list[str]) -> None:
             Ability.LEFT: p.window[0] is not None,
             Ability.NARROW: p.head_dim < 64,
             Ability.LEFTPAD: p.leftpad > 0,
+            Ability.STRANGE: p.strange,
         }
         assert {a for a, yes in used.items() if yes} <= set(abilities), trial.name
         memory = GlobalMemory()

@@ -140,3 +140,9 @@ def test_float_constants_keep_their_bits() -> None:
     got, _ = execute(Snippet("k", body, (), ("f32", "f64", "f64")), np.zeros((0, LANES)))
     half = struct.unpack("<Q", struct.pack("<d", 0.5))[0]
     assert [int(row[0]) for row in got] == [0x7FC01234, 0xBFF0000000000001, half]
+
+
+def test_lines_are_those_of_the_text() -> None:
+    text = f"\n\n{HEAD}\n// a\n\n/* b\n */\n.visible .entry k()\n{{\n\n\t.loc 1 2 3\n\tret;\n}}\n"
+    (instruction,) = parse_module(text).entries["k"].instructions
+    assert text.splitlines()[instruction.line - 1].strip() == "ret;"

@@ -68,8 +68,8 @@ def emulate(
 
     \b
     Words of a shape: q=LENGTH[+LENGTH..] k=.. heads=QUERY[/KV] d=HEAD_SIZE causal
-    window=[LEFT]:[RIGHT] softcap=X alibi page=SIZE batched used leftpad=ROWS splits=N
-    scale=X spread=X ramp=X seed=N
+    window=[LEFT]:[RIGHT] softcap=X alibi page=SIZE batched indexed used leftpad=ROWS splits=N
+    scale=X spread=X ramp=X strange seed=N
     """
     from patchctl.emulator.examine import Form
     from patchctl.emulator.shapes import parse_shape

@@ -53,11 +53,14 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "alibi": {"alibi": True},
     "batched": {"packed": False},
     "used": {"used": True},
+    "indexed": {"indexed": True},
+    "strange": {"strange": True},
 }
 HELP = (
     "q=LENGTH[+LENGTH..], k=.., heads=QUERY[/KV], d=HEAD_SIZE, causal, window=[LEFT]:[RIGHT], "
-    "softcap=X, alibi, page=SIZE, batched, used, leftpad=ROWS, splits=N, scale=X, spread=X "
-    "(of the logits), ramp=X (logits grow with the key), seed=N"
+    "softcap=X, alibi, page=SIZE, batched, indexed, used, leftpad=ROWS, splits=N, scale=X, "
+    "spread=X (of the logits), ramp=X (logits grow with the key), strange (NaN and "
+    "infinities in the last keys), seed=N"
 )
 
 

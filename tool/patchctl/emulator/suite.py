@@ -46,10 +46,13 @@ def long_list(kernel: Launchable) -> list[Trial]:
     if kernel.can(Ability.CONTIGUOUS):
         batched = replace(base, packed=False, q_lengths=(33, 33), k_lengths=(90, 65), used=True)
         more.append(("lengths below the cache's", batched))
+        more.append(("lengths below the packed ones", replace(batched, packed=True)))
     if kernel.can(Ability.PAGED):
+        paged = replace(base, page_size=16, q_lengths=(20, 3), k_lengths=(100, 17))
         for size in (16, 784, 1056):
-            paged = replace(base, page_size=size, q_lengths=(20, 3), k_lengths=(100, 17))
-            more.append((f"pages of {size}", paged))
+            more.append((f"pages of {size}", replace(paged, page_size=size)))
+        more.append(("pages of a cache", replace(paged, packed=False, q_lengths=(20, 20))))
+        more.append(("pages, lengths that are used", replace(paged, used=True)))
     if kernel.can(Ability.LEFT):
         for window in ((0, 0), (64, None), (10, 100)):
             problem = replace(base, causal=False, window=window, q_lengths=(70,), k_lengths=(200,))
@@ -73,9 +76,9 @@ def _base(kernel: Launchable, q: tuple[int, ...], k: tuple[int, ...]) -> Problem
 
 
 def _attention(kernel: Launchable) -> list[Trial]:
-    """Lengths such that a CTA or two have a tile in part and a tile in full."""
+    """Lengths such that a CTA has a tile in part and a tile in full; a diagonal over many keys."""
     can = kernel.can
-    tokens = max(1, min(37, kernel.rule.rows // 2 - 3))
+    tokens = max(19, min(37, kernel.rule.rows // 2 - 3))
     plain = replace(_base(kernel, (tokens,), (131,)), heads=2, spread=2.0)
     trials = [Trial("causal" if plain.causal else "no mask", Attention(plain))]
 
@@ -97,7 +100,8 @@ def _attention(kernel: Launchable) -> list[Trial]:
     if can(Ability.SOFTCAP) and can(Ability.ALIBI):
         add("softcap and ALiBi", softcap=20.0, alibi=True)
     if can(Ability.LEFTPAD):
-        add("left padding", packed=False, leftpad=13, q_lengths=(7, 7), k_lengths=(40, 9), heads=1)
+        lengths = {"q_lengths": (7, 7), "k_lengths": (40, 9), "heads": 1}
+        add("a cache: padding, index", packed=False, leftpad=13, indexed=True, **lengths)
     if can(Ability.STRANGE):
         strange = replace(plain, strange=True, causal=True, heads=1, spread=1.0)
         strange = replace(strange, q_lengths=(max(tokens, 7),))

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from patchctl.emulator.memory import GlobalMemory
-from patchctl.emulator.problem import Inputs, Placement, Problem, inputs
+from patchctl.emulator.placement import Placement
+from patchctl.emulator.problem import Inputs, Problem, inputs
 from patchctl.emulator.reference import Accuracy, attention, judge, merged, results
 
 Array = npt.NDArray[Any]

@@ -219,6 +219,8 @@ def project_code(
     pattern: str | None = None,
 ) -> tuple[list[Code], list[str]]:
     """`read_code` with the project's rules and budgets."""
+    if not library.is_file():
+        raise UsageError(f"there is no library `{library}`", hint="patchctl build")
     rules_file = project.emulator_file(target.name)
     if not rules_file.is_file():
         raise UsageError(f"there is no `{project.relative(rules_file)}`, which says how to launch")

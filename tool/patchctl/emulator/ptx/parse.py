@@ -31,7 +31,7 @@ _NOTE = re.compile(
     r"ptxasOptions|identifier).*$",
     re.M,
 )
-_LINE = re.compile(r"^\s*\.(?:version|target|address_size|loc|file)\b[^\n]*", re.M)
+_LINE = re.compile(r"^[ \t]*\.(?:version|target|address_size|loc|file)\b[^\n]*", re.M)
 _LABEL = re.compile(r"([$%\w]+)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)([%$\w]+)\s+")
 _REG = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<names>.+)$", re.DOTALL)
