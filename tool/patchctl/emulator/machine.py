@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .findings import Finding, Findings, Kind, Site
+from patchctl.emulator.findings import Finding, Findings, Kind, Site
 
 if TYPE_CHECKING:
-    from .localmem import LocalMemory
-    from .memory import GlobalMemory
-    from .shared import SharedMemory
+    from patchctl.emulator.localmem import LocalMemory
+    from patchctl.emulator.memory import GlobalMemory
+    from patchctl.emulator.shared import SharedMemory
 
 WARP = 32
 

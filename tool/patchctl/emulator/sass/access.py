@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..machine import Active, Cta, Known, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import RZ, Address, constant, low_known
+from patchctl.emulator.machine import Active, Cta, Known, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import RZ, Address, constant, low_known
 
 _SIZES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "32": 4, "64": 8, "128": 16}
 _SIGNED = {"S8": 8, "S16": 16}

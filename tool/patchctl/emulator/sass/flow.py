@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import Engine, Group, ballots
-from ..findings import Kind
-from ..machine import WARP, Active, Cta, EmulatorError
-from ..program import Control, Operation
-from .build import Build, control, operation
-from .operands import RZ
+from patchctl.emulator.engine import Engine, Group, ballots
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError
+from patchctl.emulator.program import Control, Operation
+from patchctl.emulator.sass.build import Build, control, operation
+from patchctl.emulator.sass.operands import RZ
 
 INSTRUCTION = 16
 """Bytes of an instruction."""

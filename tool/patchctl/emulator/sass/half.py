@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import fp
-from ..machine import Active, Cta, Known, Words
-from ..program import Operation
-from .build import Build, operation
-from .compare import COMBINE
-from .operands import RZ, Value, both_known, put_predicate
-from .real import FLOAT_COMPARE
+from patchctl.emulator import fp
+from patchctl.emulator.machine import Active, Cta, Known, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.compare import COMBINE
+from patchctl.emulator.sass.operands import RZ, Value, both_known, put_predicate
+from patchctl.emulator.sass.real import FLOAT_COMPARE
 
 Halves = NDArray[np.float16]
 _OPERAND = re.compile(r"(-?)(\|?)(R\d+|RZ|c\[[^]]*\]\[[^]]*\])(?:\.(H0_H0|H1_H1|H1_H0))?(\|?)")

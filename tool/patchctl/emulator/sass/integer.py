@@ -6,10 +6,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Active, Cta, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import PT, RZ, Condition, both_known, put, put_bits, put_pair, put_predicate
+from patchctl.emulator.machine import Active, Cta, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import (
+    PT,
+    RZ,
+    Condition,
+    both_known,
+    put,
+    put_bits,
+    put_pair,
+    put_predicate,
+)
 
 _LOW = np.uint64(0xFFFFFFFF)
 

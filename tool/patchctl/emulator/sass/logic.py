@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import bits
-from ..machine import Active, Bits, Cta, Mask, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import PT, RZ, Value, as_bits, both_known, put, put_bits, put_predicate
+from patchctl.emulator import bits
+from patchctl.emulator.machine import Active, Bits, Cta, Mask, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import (
+    PT,
+    RZ,
+    Value,
+    as_bits,
+    both_known,
+    put,
+    put_bits,
+    put_predicate,
+)
 
 
 @operation("MOV")
@@ -87,7 +96,7 @@ def _lop3_bits(words: tuple[Words, ...], bits: tuple[Bits, ...], table: int) -> 
             np.asarray(w & m | (~m if guess >> i & 1 else np.uint32(0)), np.uint32)
             for i, (w, m) in enumerate(zip(words, masks, strict=True))
         ]
-        result = _lop3(*filled, table)
+        result = _lop3(filled[0], filled[1], filled[2], table)
         first = result if first is None else first
         same = same & ~(first ^ result)
     return same

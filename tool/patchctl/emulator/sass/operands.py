@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Active, Bits, Cta, EmulatorError, Known, Mask, Words
+from patchctl.emulator.machine import Active, Bits, Cta, EmulatorError, Known, Mask, Words
 
 RZ = 255
 PT = 7
