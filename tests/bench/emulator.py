@@ -52,8 +52,10 @@ def execute(code: Code, problem: Problem, mutation: Mutation | None = None) -> O
     machine = program(code.function, local_bytes=code.local_bytes)
     if mutation is not None:
         machine = mutation.apply(machine)
-    shape = Shape(code.kernel.rule.rows, code.threads, code.shared_bytes)
-    return run(machine, shape, problem, prepare=prepare(code.local_bytes, {}))
+    shape = Shape(
+        code.kernel.rule.rows, code.threads, code.shared_bytes, code.kernel.rule.splits_on
+    )
+    return run(machine, shape, problem, prepare=prepare(code.local_bytes, code.banks))
 
 
 def verdict(code: Code, mutation: Mutation, sound: list[dict[str, bytes]]) -> str:
@@ -77,8 +79,10 @@ def mutation_rows(code: Code, each: int, jobs: int | None) -> Iterator[str]:
     sound = []
     for problem in PROBLEMS:
         machine = program(code.function, local_bytes=code.local_bytes)
-        shape = Shape(code.kernel.rule.rows, code.threads, code.shared_bytes)
-        done = run(machine, shape, problem, prepare=prepare(code.local_bytes, {}))
+        shape = Shape(
+            code.kernel.rule.rows, code.threads, code.shared_bytes, code.kernel.rule.splits_on
+        )
+        done = run(machine, shape, problem, prepare=prepare(code.local_bytes, code.banks))
         assert done.good, done.findings.faults()
         sound.append(done.written)
         executed |= machine.executed
