@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.sharedbanks import WARP, least_wavefronts, warp_wavefronts
+from patchctl.formats.sharedbanks import WARP, least_wavefronts, warp_wavefronts
 
 _seen: dict[tuple[int, bool, bytes, bytes], int] = {}
 _MOST_PATTERNS = 1 << 14

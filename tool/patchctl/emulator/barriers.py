@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .findings import Kind
-from .machine import WARP, Active, EmulatorError, Mask
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, EmulatorError, Mask
 
 if TYPE_CHECKING:
-    from .engine import Engine, Group
+    from patchctl.emulator.engine import Engine, Group
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Waiting:
 
     def check(self) -> None:
         """Let those go on whose partners are all there."""
-        from .engine import ballots
+        from patchctl.emulator.engine import ballots
 
         if not self._parked:
             return

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .barriers import Barriers, Waiting
-from .findings import Findings
-from .localmem import LocalMemory
-from .machine import WARP, Active, Cta, EmulatorError, Launch, Mask
-from .memory import GlobalMemory
-from .program import Program
-from .shared import SharedMemory
+from patchctl.emulator.barriers import Barriers, Waiting
+from patchctl.emulator.findings import Findings
+from patchctl.emulator.localmem import LocalMemory
+from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError, Launch, Mask
+from patchctl.emulator.memory import GlobalMemory
+from patchctl.emulator.program import Program
+from patchctl.emulator.shared import SharedMemory
 
 _TURN = 50_000
 """Steps that a group may run while others wait."""

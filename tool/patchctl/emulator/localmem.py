@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .findings import Kind
-from .machine import Active, Cta, Words
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import Active, Cta, Words
 
 
 class LocalMemory:

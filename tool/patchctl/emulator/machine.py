@@ -6,7 +6,8 @@ NumPy operations over all threads. A mask of active threads is a bool array, or 
 thread is active (the common case, and faster).
 
 Validity: each row has a shadow that says which threads wrote it. An unwritten value may be
-copied and combined; what depends on it stays unwritten. It is a finding where it matters:
+copied and combined; what depends on it stays unwritten. Instructions that move bits (PRMT, LOP3,
+MOV, SHF) keep apart which bits were written. It is a finding where it matters:
 as an address, as a condition of a branch or a guard, and as data that leaves for global memory.
 """
 
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .findings import Finding, Findings, Kind, Site
+from patchctl.emulator.findings import Finding, Findings, Kind, Site
 
 if TYPE_CHECKING:
-    from .localmem import LocalMemory
-    from .memory import GlobalMemory
-    from .shared import SharedMemory
+    from patchctl.emulator.localmem import LocalMemory
+    from patchctl.emulator.memory import GlobalMemory
+    from patchctl.emulator.shared import SharedMemory
 
 WARP = 32
 
@@ -32,6 +33,9 @@ Mask = NDArray[np.bool_]
 Active = Mask | None
 Known = Mask | Literal[True]
 """Which threads' values were written: True for all."""
+Bits = Words | Literal[True]
+"""Which bits of each thread's value were written: True for all."""
+_ALL = np.uint32(0xFFFFFFFF)
 
 
 class EmulatorError(Exception):
@@ -86,6 +90,8 @@ class Cta:
         self.regs: Words = np.full((registers, self.threads), 0xFFFFFFFF, np.uint32)
         self.valid: Mask = np.zeros((registers, self.threads), bool)
         self.all_valid = [False] * registers
+        self.partial: dict[int, Words] = {}
+        """Registers of which some bits were written: which ones, per thread."""
         self.preds: Mask = np.zeros((predicates, self.threads), bool)
         self.pred_valid: Mask = np.zeros((predicates, self.threads), bool)
         self.pred_all_valid = [False] * predicates
@@ -103,6 +109,11 @@ class Cta:
         """Write a 32-bit register of the active threads; `value` may have length 1."""
         if value.dtype != np.uint32:
             value = value.view(np.uint32)
+        if row in self.partial:
+            if active is None:
+                del self.partial[row]
+            else:
+                self.partial[row] = np.where(active, np.uint32(0), self.partial[row])
         if active is None:
             self.regs[row] = value
             if known is True:
@@ -121,6 +132,25 @@ class Cta:
         else:
             np.copyto(self.valid[row], known, where=active)
             self.all_valid[row] = False
+
+    def put_bits(self, row: int, value: Words, active: Active, bits: Bits) -> None:
+        """Write a register of which only `bits` are known."""
+        if bits is True:
+            self.put(row, value, active)
+            return
+        before = self.known_bits(row)
+        self.put(row, value, active, bits == _ALL)
+        if active is not None:
+            bits = np.where(active, bits, _ALL if before is True else before)
+        if not self.all_valid[row] and (bits != 0).any():
+            self.partial[row] = np.array(np.broadcast_to(bits, (self.threads,)))
+
+    def known_bits(self, row: int) -> Bits:
+        """Which bits of a register were written."""
+        if self.all_valid[row]:
+            return True
+        some = self.partial.get(row, np.zeros(1, np.uint32))
+        return np.where(self.valid[row], _ALL, some)
 
     def known(self, *rows: int) -> Known:
         """Which threads have written all of `rows`."""

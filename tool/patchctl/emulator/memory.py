@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .findings import Kind
-from .machine import Active, Cta, EmulatorError, Mask, Words
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import Active, Cta, EmulatorError, Mask, Words
 
 _GAP = 1 << 36
 _FOUR_GIB = 1 << 32

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .findings import Site
-from .machine import Active, Cta
+from patchctl.emulator.findings import Site
+from patchctl.emulator.machine import Active, Cta
 
 if TYPE_CHECKING:
-    from .engine import Engine, Group
+    from patchctl.emulator.engine import Engine, Group
 
 Operation = Callable[[Cta, Active], None]
 """Computes: reads and writes the active threads' registers and memory."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .banks import wavefronts
-from .findings import Kind
-from .machine import WARP, Active, Cta, Known, Mask, Words
+from patchctl.emulator.banks import wavefronts
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, Cta, Known, Mask, Words
 
 _NOBODY = -1
 _SHADOW = (

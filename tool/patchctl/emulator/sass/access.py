@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..machine import Active, Cta, Known, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import RZ, Address, constant
+from patchctl.emulator.machine import Active, Cta, Known, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import RZ, Address, constant, low_known
 
 _SIZES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "32": 4, "64": 8, "128": 16}
 _SIGNED = {"S8": 8, "S16": 16}
@@ -63,7 +63,12 @@ def _store(build: Build, store: Store) -> Operation:
             words = cta.regs[row : row + len(rows)]
         else:
             words = np.zeros((max(1, size // 4), cta.threads), np.uint32)
-        store(cta, address, size, words, active, cta.known(*rows) if rows else True)
+        known: Known = True
+        if size < 4 and rows:
+            known = low_known(cta, row, 8 * size)
+        elif rows:
+            known = cta.known(*rows)
+        store(cta, address, size, words, active, known)
 
     return run
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .. import fp
-from ..machine import Active, Cta
-from ..program import Operation
-from .access import caching
-from .build import Build, operation
-from .operands import PT, RZ
+from patchctl.emulator import fp
+from patchctl.emulator.machine import Active, Cta
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.access import caching
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import PT, RZ
 
 Change = Callable[[int, int], int]
 _MASK = 0xFFFFFFFF

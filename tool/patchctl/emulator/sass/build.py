@@ -14,10 +14,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...formats.sasscode import Instruction
-from ..machine import EmulatorError
-from ..program import Control, Operation
-from .operands import PT, RZ, Address, Condition, Value, Wide, constant, literal
+from patchctl.emulator.machine import EmulatorError
+from patchctl.emulator.program import Control, Operation
+from patchctl.emulator.sass.operands import (
+    PT,
+    RZ,
+    Address,
+    Condition,
+    Value,
+    Wide,
+    constant,
+    literal,
+)
+from patchctl.formats.sasscode import Instruction
 
 _REGISTER = re.compile(r"R(\d+|Z)")
 _CONSTANT = re.compile(r"c\[0x([0-9a-f]+)\]\[(?:RZ\+?|(R\d+)\+?)?(-?0x[0-9a-f]+)?\]")

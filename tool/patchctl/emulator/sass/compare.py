@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..machine import Active, Cta, Mask
-from ..program import Operation
-from .build import Build, operation
-from .integer import signed, wide
-from .operands import RZ, both_known, put, put_predicate
+from patchctl.emulator.machine import Active, Cta, Mask
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.integer import signed, wide
+from patchctl.emulator.sass.operands import RZ, both_known, put, put_predicate
 
 COMPARE = {
     "LT": np.less,

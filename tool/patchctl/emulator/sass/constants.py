@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..machine import Launch
-from ..memory import GlobalMemory
+from patchctl.emulator.machine import Launch
+from patchctl.emulator.memory import GlobalMemory
 
 PARAMETERS = 0x160
 _BLOCK = 0x0

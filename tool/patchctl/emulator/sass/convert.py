@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import fp
-from ..machine import Active, Cta, EmulatorError
-from ..program import Operation
-from .build import Build, operation
-from .half import packed
-from .operands import RZ, put, put_pair
-from .real import rounding, singles
+from patchctl.emulator import fp
+from patchctl.emulator.machine import Active, Cta, EmulatorError
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.half import packed
+from patchctl.emulator.sass.operands import RZ, put, put_pair
+from patchctl.emulator.sass.real import rounding, singles
 
 _INTEGRAL = {"TRUNC": "rzi", "FLOOR": "rmi", "CEIL": "rpi"}
 _INTEGERS: dict[str, type[np.signedinteger] | type[np.unsignedinteger]] = {
@@ -40,7 +40,8 @@ def f2f(build: Build) -> Operation:
 
         def widen(cta: Cta, active: Active) -> None:
             result = fp.canonical(half.get(cta)[:, 0].astype(np.float32))
-            put(cta, row, result, active, half.value)
+            if row != RZ:
+                cta.put(row, result, active, half.known(cta))
 
         return widen
     if kinds != ["F16", "F32"]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import re
 
-from ..machine import EmulatorError
+from patchctl.emulator.machine import EmulatorError
 
 _BANK = re.compile(r"\.nv\.constant(\d+)(?:\.(.+))?")
 _PARAMETERS = 0

@@ -6,14 +6,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import Engine, Group, ballots
-from ..findings import Kind
-from ..machine import WARP, Active, Cta, EmulatorError
-from ..program import Control, Operation
-from .build import Build, control, operation
-from .operands import RZ
+from patchctl.emulator.engine import Engine, Group, ballots
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError
+from patchctl.emulator.program import Control, Operation
+from patchctl.emulator.sass.build import Build, control, operation
+from patchctl.emulator.sass.operands import RZ
 
-_ANY = object()
 INSTRUCTION = 16
 """Bytes of an instruction."""
 
@@ -45,7 +44,7 @@ def bra(build: Build) -> Control:
     `.DIV` and `.CONV`: where some living lane of the warp is elsewhere, or none is; ptxas leads
     diverged lanes to a WARPSYNC that way. `.U`: all active lanes of a warp decide alike.
     """
-    divergence = build.choice({"DIV": True, "CONV": False}, _ANY)
+    wants_divergence, wants_convergence = build.flag("DIV"), build.flag("CONV")
     uniform = build.flag("U")
     condition = build.condition() if build.left == 2 else None
     target = _index(build, build.number())
@@ -56,9 +55,9 @@ def bra(build: Build) -> Control:
         if condition is not None:
             cta.need(condition.known(cta), active, "the condition")
             taken = condition.get(cta) & (group.mask if active is None else active)
-        if divergence is not _ANY:
+        if wants_divergence or wants_convergence:
             apart = np.repeat(ballots(group.mask) != ballots(cta.alive), WARP)
-            taken = (apart == divergence) & (group.mask if taken is None else taken)
+            taken = (apart == wants_divergence) & (group.mask if taken is None else taken)
         if uniform and taken is not None:
             lanes = ballots(taken)
             split = np.repeat((lanes != 0) & (lanes != ballots(group.mask)), WARP)

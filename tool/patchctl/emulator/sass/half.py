@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import fp
-from ..machine import Active, Cta, Words
-from ..program import Operation
-from .build import Build, operation
-from .compare import COMBINE
-from .operands import Value, both_known, put, put_predicate
-from .real import FLOAT_COMPARE
+from patchctl.emulator import fp
+from patchctl.emulator.machine import Active, Cta, Known, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.compare import COMBINE
+from patchctl.emulator.sass.operands import RZ, Value, both_known, put_predicate
+from patchctl.emulator.sass.real import FLOAT_COMPARE
 
 Halves = NDArray[np.float16]
 _OPERAND = re.compile(r"(-?)(\|?)(R\d+|RZ|c\[[^]]*\]\[[^]]*\])(?:\.(H0_H0|H1_H1|H1_H0))?(\|?)")
@@ -32,6 +32,14 @@ class Packed:
     pick: tuple[int, int]
     absolute: bool
     negative: bool
+
+    def known(self, cta: Cta) -> Known:
+        """Where the halves that are picked were written."""
+        bits = self.value.bits(cta)
+        if bits is True:
+            return True
+        mask = np.uint32(sum(0xFFFF << 16 * half for half in set(self.pick)))
+        return np.broadcast_to(bits & mask == mask, (cta.threads,))
 
     def get(self, cta: Cta) -> Halves:
         """[thread, 2]"""
@@ -80,7 +88,8 @@ def _arithmetic(build: Build, count: int, compute: Callable[..., NDArray[Any]]) 
         result = fp.canonical(result)
         for half in (0, 1):
             cta.watch_nan(result[:, half], active, *(x[:, half] for x in operands))
-        put(cta, row, _join(result), active, *(source.value for source in sources))
+        if row != RZ:
+            cta.put(row, _join(result), active, both_known(*(s.known(cta) for s in sources)))
 
     return run
 
@@ -111,7 +120,8 @@ def _widening_add(build: Build) -> Operation:
         x, y = (v.get(cta)[:, 0].astype(np.float32) for v in (a, b))
         result = fp.canonical(x + y)
         cta.watch_nan(result, active, x, y)
-        put(cta, row, result, active, a.value, b.value)
+        if row != RZ:
+            cta.put(row, result, active, both_known(a.known(cta), b.known(cta)))
 
     return run
 
@@ -131,7 +141,7 @@ def hsetp2(build: Build) -> Operation:
         if flush:
             x, y = fp.flush(x.astype(np.float16)), fp.flush(y.astype(np.float16))
         mask = other.get(cta)
-        known = both_known(a.value.known(cta), b.value.known(cta), other.known(cta))
+        known = both_known(a.known(cta), b.known(cta), other.known(cta))
         result = compare(x.astype(np.float32), y.astype(np.float32))
         put_predicate(cta, first, combine(result[:, 0], mask), active, known)
         put_predicate(cta, second, combine(result[:, 1], mask), active, known)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import fp, mma
-from ..findings import Kind
-from ..machine import WARP, Active, Cta, EmulatorError
-from ..program import Operation
-from .build import Build, operation
-from .operands import RZ, both_known
+from patchctl.emulator import fp, mma
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import RZ, both_known
 
 _STEPS = {"STEP0": 0, "STEP1": 1, "STEP2": 2, "STEP3": 3}
 

@@ -6,10 +6,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Active, Cta, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import PT, RZ, Condition, both_known, put, put_pair, put_predicate
+from patchctl.emulator.machine import Active, Cta, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import (
+    PT,
+    RZ,
+    Condition,
+    both_known,
+    put,
+    put_bits,
+    put_pair,
+    put_predicate,
+)
 
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -71,9 +80,10 @@ def imad(build: Build) -> Operation:
         return _imad_wide(build)
     if build.flag("HI"):
         return _imad_high(build)
-    for name in ("MOV", "IADD", "SHL"):
-        if build.flag(name):
-            break
+    if build.flag("MOV") and build.inst.operands[1:3] == ("RZ", "RZ"):
+        return _imad_mov(build)
+    for name in ("IADD", "SHL"):
+        build.flag(name)
     build.flag("U32")  # the lower half is the same
     extended = build.flag("X")
     row = build.destination()
@@ -88,6 +98,23 @@ def imad(build: Build) -> Operation:
             known = both_known(known, condition.known(cta))
         if row != RZ:
             cta.put(row, result, active, known)
+
+    return run
+
+
+def _imad_mov(build: Build) -> Operation:
+    """A move; `-` makes it a negation."""
+    build.flag("U32")
+    row = build.destination()
+    build.raw(), build.raw()
+    plain = not build.peek().startswith("-R")
+    a = build.integer()
+
+    def run(cta: Cta, active: Active) -> None:
+        if plain:
+            put_bits(cta, row, a.get(cta), active, a.bits(cta))
+        else:
+            put(cta, row, a.get(cta), active, a)
 
     return run
 

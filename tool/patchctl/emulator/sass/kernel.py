@@ -3,13 +3,25 @@
 
 from __future__ import annotations
 
-from ...formats.sasscode import Function, Instruction
-from ..findings import Site
-from ..machine import Cta, EmulatorError
-from ..program import Program, Step
-from . import access, atomic, compare, convert, flow, half, hmma, integer, logic, real, warp
-from .build import read
-from .operands import PT
+from patchctl.emulator.findings import Site
+from patchctl.emulator.machine import Cta, EmulatorError
+from patchctl.emulator.program import Program, Step
+from patchctl.emulator.sass import (
+    access,
+    atomic,
+    compare,
+    convert,
+    flow,
+    half,
+    hmma,
+    integer,
+    logic,
+    real,
+    warp,
+)
+from patchctl.emulator.sass.build import read
+from patchctl.emulator.sass.operands import PT
+from patchctl.formats.sasscode import Function, Instruction
 
 OPCODES = (access, atomic, compare, convert, flow, half, hmma, integer, logic, real, warp)
 """The modules whose import fills the tables of `build`."""

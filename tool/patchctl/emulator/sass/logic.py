@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import bits
-from ..machine import Active, Cta, Mask
-from ..program import Operation
-from .build import Build, operation
-from .operands import PT, RZ, Value, both_known, put, put_predicate
+from patchctl.emulator import bits
+from patchctl.emulator.machine import Active, Bits, Cta, Mask, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import (
+    PT,
+    RZ,
+    Value,
+    as_bits,
+    both_known,
+    put,
+    put_bits,
+    put_predicate,
+)
 
 
 @operation("MOV")
@@ -23,7 +32,7 @@ def mov(build: Build) -> Operation:
         raise build.error("a byte mask")
 
     def run(cta: Cta, active: Active) -> None:
-        put(cta, row, a.get(cta), active, a)
+        put_bits(cta, row, a.get(cta), active, a.bits(cta))
 
     return run
 
@@ -40,11 +49,16 @@ def lop3(build: Build) -> Operation:
     other = build.condition()
 
     def run(cta: Cta, active: Active) -> None:
-        result = _lop3(a.get(cta), b.get(cta), c.get(cta), table)
-        put(cta, row, result, active, a, b, c)
+        words = a.get(cta), b.get(cta), c.get(cta)
+        result = _lop3(*words, table)
+        bits = _lop3_bits(words, (a.bits(cta), b.bits(cta), c.bits(cta)), table)
+        put_bits(cta, row, result, active, bits)
         if target != PT:
-            known = both_known(a.known(cta), b.known(cta), c.known(cta), other.known(cta))
             some: Mask = result != 0
+            known = other.known(cta)
+            if bits is not True:
+                # one bit that is known to be set settles it
+                known = both_known(known, (bits == 0xFFFFFFFF) | (result & bits != 0))
             holds = some & other.get(cta) if conjunction else some | other.get(cta)
             put_predicate(cta, target, holds, active, known)
 
@@ -68,6 +82,24 @@ def _lop3(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], table: int) -> NDAr
     quick = _QUICK.get(table)
     a, b, c = np.broadcast_arrays(a, b, c)
     return bits.lop3(a, b, c, table) if quick is None else quick(a, b, c)
+
+
+def _lop3_bits(words: tuple[Words, ...], bits: tuple[Bits, ...], table: int) -> Bits:
+    """The bits of the result that do not depend on what nobody wrote."""
+    if all(b is True for b in bits):
+        return True
+    masks = [as_bits(b) for b in bits]
+    same = np.full(1, 0xFFFFFFFF, np.uint32)
+    first = None
+    for guess in range(8):
+        filled = [
+            np.asarray(w & m | (~m if guess >> i & 1 else np.uint32(0)), np.uint32)
+            for i, (w, m) in enumerate(zip(words, masks, strict=True))
+        ]
+        result = _lop3(filled[0], filled[1], filled[2], table)
+        first = result if first is None else first
+        same = same & ~(first ^ result)
+    return same
 
 
 @operation("PLOP3")
@@ -99,7 +131,14 @@ def prmt(build: Build) -> Operation:
 
     def run(cta: Cta, active: Active) -> None:
         x, y, s = np.broadcast_arrays(a.get(cta), b.get(cta), selector.get(cta))
-        put(cta, row, bits.prmt(x, y, s), active, a, selector, b)
+        result = bits.prmt(x, y, s)
+        written = a.bits(cta), b.bits(cta)
+        if (written[0] is True and written[1] is True) or selector.known(cta) is not True:
+            put(cta, row, result, active, a, selector, b)
+            return
+        # a byte comes with its bits; a spread sign, with that of its byte
+        m, n, s = np.broadcast_arrays(as_bits(written[0]), as_bits(written[1]), selector.get(cta))
+        put_bits(cta, row, result, active, bits.prmt(m, n, s))
 
     return run
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine import Active, Cta, EmulatorError, Known, Mask, Words
+from patchctl.emulator.machine import Active, Bits, Cta, EmulatorError, Known, Mask, Words
 
 RZ = 255
 PT = 7
@@ -24,6 +24,10 @@ class Value:
 
     def known(self, cta: Cta) -> Known:
         return cta.known(*self.rows) if self.rows else True
+
+    def bits(self, cta: Cta) -> Bits:
+        """The bits that were written. (A sign or complement in front changes no bit's origin.)"""
+        return cta.known_bits(self.rows[0]) if self.rows else True
 
 
 @dataclass(frozen=True)
@@ -132,3 +136,23 @@ def both_known(*parts: Known) -> Known:
         if part is not True:
             known = part if known is True else known & part
     return known
+
+
+def as_bits(bits: Bits) -> Words:
+    """As an array: all ones where everything was written."""
+    return np.full(1, 0xFFFFFFFF, np.uint32) if bits is True else bits
+
+
+def put_bits(cta: Cta, row: int, value: Words, active: Active, bits: Bits) -> None:
+    """Write a register of which only `bits` are known."""
+    if row != RZ:
+        cta.put_bits(row, value, active, bits)
+
+
+def low_known(cta: Cta, row: int, count: int) -> Known:
+    """Where the lowest `count` bits of a register were written."""
+    found = cta.known_bits(row)
+    if found is True:
+        return True
+    mask = np.uint32((1 << count) - 1)
+    return np.broadcast_to(found & mask == mask, (cta.threads,))

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import fp
-from ..machine import Active, Cta, Mask
-from ..program import Operation
-from .build import Build, operation
-from .compare import COMBINE
-from .operands import RZ, Value, both_known, put, put_predicate
+from patchctl.emulator import fp
+from patchctl.emulator.machine import Active, Cta, Mask
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.compare import COMBINE
+from patchctl.emulator.sass.operands import RZ, Value, both_known, put, put_predicate
 
 Singles = NDArray[np.float32]
 _ROUNDING = {

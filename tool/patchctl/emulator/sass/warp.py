@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import bits
-from ..engine import ballots
-from ..findings import Kind
-from ..machine import WARP, Active, Cta, EmulatorError, Words
-from ..program import Operation
-from .build import Build, operation
-from .operands import PT, RZ, both_known, put, put_pair, put_predicate
+from patchctl.emulator import bits
+from patchctl.emulator.engine import ballots
+from patchctl.emulator.findings import Kind
+from patchctl.emulator.machine import WARP, Active, Cta, EmulatorError, Words
+from patchctl.emulator.program import Operation
+from patchctl.emulator.sass.build import Build, operation
+from patchctl.emulator.sass.operands import PT, RZ, both_known, put, put_pair, put_predicate
 
 _MODES = {"IDX": "idx", "BFLY": "bfly", "UP": "up", "DOWN": "down"}
 
