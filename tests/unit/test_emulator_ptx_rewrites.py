@@ -36,11 +36,11 @@ def fused(body: str) -> list[str]:
         ("mul.f32 %m, %a, %b; add.f32 %s, %c, %m;", ["fma.rn.f32 %s %a %b %c"]),
         (
             "mul.f32 %m, %a, %b; sub.f32 %s, %m, %c;",
-            ["neg.f32 %negated0 %c", "fma.rn.f32 %s %a %b %negated0"],
+            ["neg.f32 %negated8 %c", "fma.rn.f32 %s %a %b %negated8"],
         ),
         (
             "mul.f32 %m, %a, %b; sub.f32 %s, %c, %m;",
-            ["neg.f32 %negated0 %a", "fma.rn.f32 %s %negated0 %b %c"],
+            ["neg.f32 %negated8 %a", "fma.rn.f32 %s %negated8 %b %c"],
         ),
         (
             "mul.f32 %m, %a, 0f3F800000; sub.f32 %s, %m, 0f40000000;",
@@ -59,7 +59,7 @@ def fused(body: str) -> list[str]:
         # the sum overwrites an operand of its product: at that moment it still holds
         (
             "mov.f32 %a, %t; mul.f32 %m, %a, %b; sub.f32 %a, %m, %c;",
-            ["neg.f32 %negated0 %c", "fma.rn.f32 %a %a %b %negated0"],
+            ["neg.f32 %negated8 %c", "fma.rn.f32 %a %a %b %negated8"],
         ),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 from patchctl.emulator import fp
 from patchctl.emulator.machine import Active, Cta, EmulatorError, Known
 from patchctl.emulator.program import Operation
-from patchctl.emulator.ptx.module import Address, Instruction, Operand, Space, Vector
+from patchctl.emulator.ptx.module import Address, Instruction, Operand, Reg, Space, Vector
 from patchctl.emulator.ptx.operands import (
     LOCAL_WINDOW,
     PARAM_WINDOW,
@@ -78,8 +78,6 @@ def _address(instruction: Instruction, layout: Layout, operand: Operand, space: 
         return Source(lambda cta: offset.view(np.uint64))
     if operand.base in layout.rows:
         bits = layout.rows[operand.base][1]
-        from patchctl.emulator.ptx.module import Reg
-
         base = layout.source(Reg(operand.base), TYPES[f"u{bits}"], instruction)
     else:
         base = layout.address_of(operand.base, instruction)

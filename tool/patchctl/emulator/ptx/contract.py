@@ -22,6 +22,7 @@ _SIGN = 0x80000000
 
 def contract(entry: Entry) -> Entry:
     """The entry with ``fma.rn.f32`` for every sum of a product that nothing else computes."""
+    entry = replace(entry, registers=dict(entry.registers))
     writers: dict[str, list[int]] = defaultdict(list)
     for index, instruction in enumerate(entry.instructions):
         for name in _written(instruction):
@@ -47,41 +48,35 @@ def contract(entry: Entry) -> Entry:
             return None
         return found if all(steady(o, start, end) for o in found.operands[1:]) else None
 
-    instructions, negations = [], 0
-    for index, instruction in enumerate(entry.instructions):
-        fused = None
-        if instruction.opcode in _SUMS:
-            target, left, right = instruction.operands
-            subtracts = instruction.opcode[0] == "sub"
-            if found := product(left, index):
-                fused = [*found.operands[1:], right], subtracts, 2
-            elif found := product(right, index):
-                fused = [*found.operands[1:], left], subtracts, 0
-        if fused is None:
-            instructions.append([instruction])
-            continue
-        operands, negates, place = fused
-        before: list[Instruction] = []
-        if negates:
-            # -(a * b) is (-a) * b: negating is exact
-            operand = operands[place]
-            if isinstance(operand, Imm):
-                operands[place] = replace(operand, value=operand.value ^ _SIGN)
-            else:
-                name = f"%negated{negations}"
-                negations += 1
-                entry.registers[name] = "f32"
-                before = [
-                    replace(instruction, opcode=("neg", "f32"), operands=(Reg(name), operand))
-                ]
-                operands[place] = Reg(name)
-        fma = replace(instruction, opcode=("fma", "rn", "f32"), operands=(target, *operands))
-        instructions.append([*before, fma])
     starts: list[int] = []
     flat: list[Instruction] = []
-    for group in instructions:
+    for index, instruction in enumerate(entry.instructions):
         starts.append(len(flat))
-        flat += group
+        if instruction.opcode not in _SUMS:
+            flat.append(instruction)
+            continue
+        target, left, right = instruction.operands
+        if found := product(left, index):
+            # a * b - c: the addend is negated
+            operands, negated = [*found.operands[1:], right], 2
+        elif found := product(right, index):
+            # c - a * b is (-a) * b + c: negating is exact
+            operands, negated = [*found.operands[1:], left], 0
+        else:
+            flat.append(instruction)
+            continue
+        if instruction.opcode[0] == "sub":
+            operand = operands[negated]
+            if isinstance(operand, Imm):
+                operands[negated] = replace(operand, value=operand.value ^ _SIGN)
+            else:
+                negative = Reg(f"%negated{len(entry.registers)}")
+                entry.registers[negative.name] = "f32"
+                flat.append(
+                    replace(instruction, opcode=("neg", "f32"), operands=(negative, operand))
+                )
+                operands[negated] = negative
+        flat.append(replace(instruction, opcode=("fma", "rn", "f32"), operands=(target, *operands)))
     starts.append(len(flat))
     labels = {name: starts[index] for name, index in entry.labels.items()}
     return replace(entry, instructions=flat, labels=labels)
@@ -91,11 +86,9 @@ def _written(instruction: Instruction) -> list[str]:
     if not instruction.operands or instruction.opcode[0] in ("st", "red", "bra", "bar"):
         return []
     first = instruction.operands[0]
-    items = (
-        first.items
-        if isinstance(first, Vector)
-        else (first.first, first.second)
-        if isinstance(first, Pair)
-        else (first,)
-    )
+    items: tuple[Operand, ...] = (first,)
+    if isinstance(first, Vector):
+        items = first.items
+    elif isinstance(first, Pair):
+        items = (first.first, first.second)
     return [item.name for item in items if isinstance(item, Reg)]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from patchctl.emulator.findings import Site
 from patchctl.emulator.machine import Active, Cta
 from patchctl.emulator.memory import GlobalMemory
@@ -79,8 +81,6 @@ class Kernel:
 
     def add_variables(self, memory: GlobalMemory) -> None:
         """Put the module's ``.global`` and ``.const`` variables into memory."""
-        import numpy as np
-
         for variable in [*self.module.variables.values(), *self.entry.variables]:
             if (
                 variable.space in (Space.GLOBAL, Space.CONST)
