@@ -62,9 +62,7 @@ class Barriers:
         state.arrived |= mask
         cta.shared.arrive(barrier, np.flatnonzero(full.any(axis=1)))
         if wait:
-            # parked threads go on after the barrier; part of them may be in several groups
-            engine.go(group, group.pc + 1, mask)
-            state.parked.append(engine.groups.pop())
+            state.parked.append(engine.part(group, group.pc + 1, mask))
         else:
             engine.go(group, group.pc + 1, mask)
         if active is not None:
@@ -146,8 +144,8 @@ class Waiting:
         mask = group.mask if active is None else active
         if active is not None:
             self._engine.go(group, group.pc + 1, group.mask & ~mask)
-        self._engine.go(group, group.pc + 1, mask)
-        self._parked.append(_Parked(self._engine.groups.pop(), members, group.pc))
+        parked = self._engine.part(group, group.pc + 1, mask)
+        self._parked.append(_Parked(parked, members, group.pc))
         self.check()
 
     def check(self) -> None:

@@ -59,7 +59,11 @@ class Engine:
     def go(self, group: Group, pc: int, mask: Mask) -> None:
         """The marked threads go on at `pc`."""
         if mask.any():
-            self.groups.append(Group(pc, mask, bool(mask.all()), group.turns, group.used))
+            self.groups.append(self.part(group, pc, mask))
+
+    def part(self, group: Group, pc: int, mask: Mask) -> Group:
+        """The marked threads as a group at `pc` that does not run yet."""
+        return Group(pc, mask, bool(mask.all()), group.turns, group.used)
 
     def split(self, group: Group, taken: Active, target: int) -> None:
         """The threads of `taken` go to `target`, the others to the next step."""
