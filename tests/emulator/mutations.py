@@ -136,7 +136,7 @@ KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
 }
 
 
-MINUS_INFINITY = re.compile(
+_MINUS_INFINITY = re.compile(
     r"(?:IMAD\.MOV\.U32 (R\d+), RZ, RZ|MOV (R\d+)), (?:-0x800000|0xff800000)"
 )
 _MOVE = re.compile(r"@!?(P\d) (?:IMAD\.MOV\.U32 (R\d+), RZ, RZ|MOV (R\d+)), R\d+.*")
@@ -150,7 +150,7 @@ def mask_comparisons(function: Function) -> set[int]:
     written: dict[str, int] = {}  # predicate -> position of the comparison that set it
     infinite: dict[str, int] = {}  # register -> position where it became -infinity
     for index, inst in enumerate(function.instructions):
-        if match := MINUS_INFINITY.fullmatch(inst.text):
+        if match := _MINUS_INFINITY.fullmatch(inst.text):
             infinite[match[1] or match[2]] = index
         elif match := _MOVE.fullmatch(inst.text):
             target = match[2] or match[3]
