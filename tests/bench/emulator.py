@@ -42,7 +42,7 @@ from patchctl.system.workers import spread  # noqa: E402
 TABLES = ROOT / "docs" / "emulator-tables.md"
 HEAD_DIM = 256
 PROBLEMS = (
-    Problem(HEAD_DIM, (50,), (150,), heads=3, causal=True, ramp=40.0),
+    Problem(HEAD_DIM, (100,), (150,), causal=True, ramp=40.0),
     Problem(HEAD_DIM, (70, 30), (192, 11), heads=4, kv_heads=2, causal=True, spread=2.0),
     Problem(HEAD_DIM, (9, 9), (64, 130), heads=5, packed=False, used=True, causal=True),
 )
@@ -107,7 +107,9 @@ def mutation_rows(code: Code, each: int, jobs: int | None) -> Iterator[str]:
         survivors += [f"- {m}" for m, f in zip(picked, found, strict=True) if not f]
     yield ""
     if survivors:
-        yield "Not caught on these problems (the results are the same to the bit):"
+        yield "Not caught on these problems: the results are the same to the bit. Divisions correct an"
+        yield "estimated quotient, and clamps take the smaller of two numbers; `<` and `<=` differ there only"
+        yield "where both give the same."
         yield ""
         yield from survivors
         yield ""

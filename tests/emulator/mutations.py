@@ -103,12 +103,15 @@ def _wrong_lane(inst: Instruction) -> Instruction | None:
     match = re.fullmatch(r"(SHFL.BFLY \S+ \S+ \S+ )0x([0-9a-f]+)(, 0x1f)", inst.text)
     if not match:
         return None
-    return _with_text(inst, f"{match[1]}0x{int(match[2], 16) ^ 6:x}{match[3]}")
+    return _with_text(inst, f"{match[1]}0x{int(match[2], 16) ^ 1:x}{match[3]}")
 
 
 def _drop(*bases: str) -> Callable[[Instruction], Instruction | None]:
     return lambda inst: _nop(inst) if inst.base in bases and inst.guard != "!PT" else None
 
+
+_BY_MASK = {"break a mask": True, "move a signed comparison": False}
+"""Kinds that concern the comparisons of masks, or all but those."""
 
 KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
     "drop a barrier": _drop_barrier,
@@ -119,6 +122,7 @@ KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
     "shift a global load": _shift(16, "LDG"),
     "shift a global store": _shift(16, "STG"),
     "break a mask": _move_comparison(unsigned=False),
+    "move a signed comparison": _move_comparison(unsigned=False),
     "move an unsigned comparison": _move_comparison(unsigned=True),
     "turn a choice": _turn_condition,
     "read another lane": _wrong_lane,
@@ -132,9 +136,44 @@ KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
 }
 
 
+MINUS_INFINITY = re.compile(
+    r"(?:IMAD\.MOV\.U32 (R\d+), RZ, RZ|MOV (R\d+)), (?:-0x800000|0xff800000)"
+)
+_MOVE = re.compile(r"@!?(P\d) (?:IMAD\.MOV\.U32 (R\d+), RZ, RZ|MOV (R\d+)), R\d+.*")
+_WINDOW = 200
+"""Instructions between -infinity, a mask's comparison and the move that it guards, at most."""
+
+
+def mask_comparisons(function: Function) -> set[int]:
+    """Positions of the comparisons of a mask: their predicate chooses a score or -infinity."""
+    found: set[int] = set()
+    written: dict[str, int] = {}  # predicate -> position of the comparison that set it
+    infinite: dict[str, int] = {}  # register -> position where it became -infinity
+    for index, inst in enumerate(function.instructions):
+        if match := MINUS_INFINITY.fullmatch(inst.text):
+            infinite[match[1] or match[2]] = index
+        elif match := _MOVE.fullmatch(inst.text):
+            target = match[2] or match[3]
+            near = index - infinite.get(target, -_WINDOW - 1) <= _WINDOW
+            if near and match[1] in written:
+                found.add(written[match[1]])
+        elif inst.base == "FSEL" and "-INF" in inst.text:
+            name = inst.operands[-1].lstrip("!")
+            if name in written:
+                found.add(written[name])
+        for operand in inst.operands[:2]:
+            written.pop(operand, None)
+        if inst.base == "ISETP":
+            written[inst.operands[0]] = index
+    return found
+
+
 def mutations(function: Function, kind: str) -> Iterator[Mutation]:
     """Every place of a kernel where that fault can be put."""
+    masks = mask_comparisons(function) if kind in _BY_MASK else set()
     for index, inst in enumerate(function.instructions):
         changed = KINDS[kind](inst)
+        if kind in _BY_MASK and (index in masks) is not _BY_MASK[kind]:
+            continue
         if changed is not None:
             yield Mutation(kind, index, inst.text, changed)
