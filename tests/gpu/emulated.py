@@ -118,7 +118,7 @@ def _launch(code: object, trial: object, text: str) -> dict[str, object]:
     memory = GlobalMemory()
     rule = code.kernel.rule
     placed = trial.task.place(
-        memory, Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on)
+        memory, Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on, rule.page_size)
     )
     before = {name: t.data.tobytes() for name, t in memory.tensors.items()}
     start = Launch(

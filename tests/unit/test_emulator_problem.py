@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +89,12 @@ def test_parameters_lie_where_the_compiler_puts_them() -> None:
     assert {name: params.FIELDS[name].offset for name in known} == known
     packed = params.pack({"b": 3, "is_causal": True})
     assert packed[176] == 3 and packed[409] == 1 and sum(packed) == 4
+    for size in (16, 48, 784, 1056):
+        multiplier, shift = struct.unpack("<Ii", params.page_size(size))
+        assert all(
+            (k * multiplier >> 30 + shift) == k // size for k in (0, size - 1, size, 2**30 - 1)
+        )
+    assert params.page_size(None) == bytes([0, 0, 0, 0, 2, 0, 0, 0])
     with pytest.raises(UsageError, match="no member `blocks`"):
         params.pack({"blocks": 1})
 

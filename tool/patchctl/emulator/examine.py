@@ -108,7 +108,7 @@ def examine(code: Code, trial: Trial, forms: Sequence[Form] = tuple(Form)) -> Ex
 
 def _execute(code: Code, trial: Trial, form: Form) -> tuple[Outcome, frozenset[str]]:
     rule = code.kernel.rule
-    shape = Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on)
+    shape = Shape(rule.rows, code.threads, code.shared_bytes, rule.splits_on, rule.page_size)
     if form is Form.SASS:
         machine = program(code.function, local_bytes=code.local_bytes)
         outcome = run(machine, shape, trial.task, prepare=prepare(code.local_bytes, code.banks))

@@ -66,6 +66,14 @@ def _layout() -> tuple[dict[str, Field], int]:
 FIELDS, SIZE = _layout()
 
 
+def page_size(size: int | None) -> bytes:
+    """``PageSize`` (page_table.h): key / size is key * multiplier >> 30 + shift."""
+    if not size:
+        return struct.pack("<Ii", 0, 2)
+    shift = max(2, (size - 1).bit_length())
+    return struct.pack("<Ii", ((1 << 30 + shift) + size - 1) // size, shift)
+
+
 def pack(values: Mapping[str, int | float | bool]) -> bytes:
     """The struct with these members; all others are zero.
 

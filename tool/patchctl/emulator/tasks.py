@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patchctl.emulator.memory import GlobalMemory
+from patchctl.emulator.params import page_size
 from patchctl.emulator.placement import Placement
 from patchctl.emulator.problem import Inputs, Problem, inputs
 from patchctl.emulator.reference import Accuracy, attention, judge, merged, results
@@ -35,13 +36,15 @@ class Placed:
 class Shape:
     """How the host launches a kernel: rows of a CTA, threads, bytes of shared memory in all.
 
-    `splits_on`: the axis of the grid that counts the splits, too.
+    `splits_on`: the axis of the grid that counts the splits, too. `page_size`: the kernel's second
+    parameter is the page size, prepared for divisions.
     """
 
     tile_rows: int
     threads: int
     shared_bytes: int
     splits_on: str = "z"
+    page_size: bool = False
 
 
 class Task(Protocol):
@@ -63,8 +66,9 @@ class Attention:
         data = inputs(self.problem) if self.data is None else self.data
         placement = Placement(self.problem, data, memory)
         parts = self.problem.splits > 1
+        second = page_size(self.problem.page_size) if shape.page_size else b""
         return Placed(
-            placement.parameters,
+            placement.parameters + second,
             self.problem.grid(shape.tile_rows, shape.splits_on),
             ("out_parts", "lse_parts") if parts else ("out", "lse"),
             lambda: judge(

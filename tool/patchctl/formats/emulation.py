@@ -47,9 +47,10 @@ class Ability(StrEnum):
 class LaunchRule(Document, frozen=True, kw_only=True):
     """Kernels whose demangled name holds `match`; a group ``head_dim`` is their head size.
 
-    `rows`: packed query rows of a CTA. `shared`: dynamic bytes, for what the
-    resources lack. `splits_on`: the axis of the grid that counts splits as well
-    as heads (y) or sequences (z). `routes`: names of the shim's routes that end here.
+    `rows`: packed query rows of a CTA. `shared`: dynamic bytes, for what the resources lack.
+    `page_size`: after the parameters comes a `PageSize`. `splits_on`: the axis of the grid that
+    counts splits as well as heads (y) or sequences (z). `routes`: names of the shim's routes
+    that end here.
     """
 
     match: str
@@ -57,6 +58,7 @@ class LaunchRule(Document, frozen=True, kw_only=True):
     rows: Annotated[int, msgspec.Meta(ge=1)] = 1
     can: tuple[Ability, ...] = ()
     shared: Annotated[int, msgspec.Meta(ge=0)] = 0
+    page_size: bool = False
     splits_on: Literal["y", "z"] = "z"
     routes: tuple[str, ...] = ()
 
