@@ -21,6 +21,7 @@ COMMANDS = {
     "toolchain": "patchctl.cli.toolchain",
     "build": "patchctl.cli.build",
     "verify": "patchctl.cli.verify",
+    "emulate": "patchctl.cli.emulate",
     "install": "patchctl.cli.install",
     "uninstall": "patchctl.cli.install",
     "check": "patchctl.cli.check",
