@@ -39,6 +39,12 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict, deque
+from pathlib import Path
+
+# the decoder and the bank rule are those of the emulator (docs/emulator.md)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tool"))
+from patchctl.formats.sasscode import parse_functions  # noqa: E402
+from patchctl.formats.sharedbanks import warp_wavefronts  # noqa: E402
 
 # ----------------------------------------------------------------------------
 # Machine parameters
@@ -112,91 +118,9 @@ class Machine:
 # SASS parsing
 # ----------------------------------------------------------------------------
 
-INSTRUCTION_RE = re.compile(
-    r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;\s*/\* 0x([0-9a-f]{16}) \*/"
-    r"\s*/\* 0x([0-9a-f]{16}) \*/")
-FUNCTION_RE = re.compile(r"^\s*Function : (\S+)", re.M)
-REGISTER_RE = re.compile(r"\bR(\d+)\b")
-
-
-class Instruction:
-    """One decoded SASS instruction."""
-
-    __slots__ = ("address", "text", "guard", "opcode", "operands", "stall", "yield_flag",
-                 "write_barrier", "read_barrier", "wait_mask", "reuse")
-
-    def __init__(self, address, text, low_word, high_word):
-        self.address = address
-        self.text = text
-        body = text
-        self.guard = None
-        guarded = re.match(r"@(!?U?P[T0-9])\s+(.*)", body)
-        if guarded:
-            self.guard, body = guarded.groups()
-        name, _, rest = body.partition(" ")
-        self.opcode = name.split(".")
-        self.operands = [part.strip() for part in rest.split(",")] if rest.strip() else []
-        self._decode_control(low_word | high_word << 64)
-
-    def _decode_control(self, encoding):
-        self.stall = encoding >> 105 & 0xF
-        self.yield_flag = encoding >> 109 & 1
-        self.write_barrier = encoding >> 110 & 7
-        self.read_barrier = encoding >> 113 & 7
-        self.wait_mask = encoding >> 116 & 0x3F
-        self.reuse = encoding >> 122 & 0xF
-
-    @property
-    def base(self):
-        return self.opcode[0]
-
-    @property
-    def branch_target(self):
-        if self.base not in ("BRA", "JMP", "BRX") or not self.operands:
-            return None
-        match = re.search(r"0x([0-9a-f]+)", self.operands[-1])
-        return int(match.group(1), 16) if match else None
-
-    @property
-    def access_bytes(self):
-        """Bytes per thread of a memory instruction."""
-        for modifier in self.opcode[1:]:
-            if modifier in ("64", "128"):
-                return int(modifier) // 8
-            if modifier in ("U8", "S8", "U16", "S16"):
-                return int(modifier[1:]) // 8
-        return 4
-
-
-class Function:
-    """A kernel: instructions plus the launch facts that are known."""
-
-    def __init__(self, name, instructions):
-        self.name = name
-        self.instructions = instructions
-        self.index_of = {inst.address: i for i, inst in enumerate(instructions)}
-        self.registers = None
-        self.static_shared = 0
-        self.max_threads = None
-
-    def highest_register(self):
-        numbers = [int(n) for inst in self.instructions for n in REGISTER_RE.findall(inst.text)]
-        return max(numbers) + 1 if numbers else 16
-
-
 def parse_sass(text):
     """Return the functions of a ``cuobjdump -sass`` listing."""
-    functions = []
-    starts = [(m.start(), m.end(), m.group(1)) for m in FUNCTION_RE.finditer(text)]
-    if not starts:
-        starts = [(0, 0, "(listing)")]
-    for number, (_begin, body_start, name) in enumerate(starts):
-        body_end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
-        instructions = [
-            Instruction(int(m[1], 16), m[2], int(m[3], 16), int(m[4], 16))
-            for m in INSTRUCTION_RE.finditer(text, body_start, body_end)]
-        if instructions:
-            functions.append(Function(name, instructions))
+    functions = parse_functions(text)
     if not functions:
         raise UsageError("no sm_70 instructions with both encoding words found")
     return functions
@@ -684,31 +608,6 @@ class LaneEvaluator:
 # ----------------------------------------------------------------------------
 # Shared-memory wavefronts
 # ----------------------------------------------------------------------------
-
-def warp_wavefronts(addresses, active, size, is_load):
-    """Wavefronts of one warp access; addresses / active have 32 entries.
-
-    Wide accesses run in half-warp (8 B) or quarter-warp (16 B) phases.  A load
-    whose neighbouring threads (t, t^1) or (t, t^2) read the same address needs
-    half the phases (NVIDIA forum 77228, compute capability 7.x).
-    """
-    if not any(active):
-        return 1
-    lanes_per_phase = WARP * 4 // max(4, size)
-    if is_load and size > 4 and any(
-            all(addresses[t] == addresses[t ^ step] for t in range(WARP)
-                if active[t] and active[t ^ step]) for step in (1, 2)):
-        lanes_per_phase *= 2
-    total = 0
-    for first in range(0, WARP, lanes_per_phase):
-        words_in_bank = defaultdict(set)
-        for lane in range(first, first + lanes_per_phase):
-            if active[lane]:
-                for word in range(addresses[lane] // 4, (addresses[lane] + max(4, size)) // 4):
-                    words_in_bank[word % 32].add(word)
-        total += max((len(words) for words in words_in_bank.values()), default=1)
-    return total
-
 
 def shared_wavefronts(inst, access, warps):
     """Wavefronts per warp (a list), and whether they come from real addresses."""

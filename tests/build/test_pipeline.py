@@ -187,6 +187,7 @@ def test_check_does_everything_elsewhere_and_leaves_the_project_alone(shell: She
             "replay",
             "build",
             "verify",
+            "emulate",
             "install",
         )
     ]

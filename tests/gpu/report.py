@@ -4,7 +4,8 @@
 VLLM_FA2_SM70_LIBRARY=.../_vllm_fa2_C.abi3.so python3 tests/gpu/report.py [OUTPUT] [PART ...]
 
 OUTPUT is tests/gpu/RESULTS.md when it is not given. Parts: tests sweep dense gqa sanitizers; all
-of them when none is given. Exits with 1 when anything is out of its bounds.
+of them when none is given. What OUTPUT says of the other parts stays, if it is of the same library.
+Exits with 1 when anything is out of its bounds.
 """
 
 from __future__ import annotations
@@ -116,16 +117,25 @@ PARTS: dict[str, tuple[str, Callable[[], Part]]] = {
 }
 
 
-def head(verdicts: dict[str, bool]) -> list[str]:
+def library_digest() -> str:
     library = attention.library_path()
-    digest = hashlib.sha256(library.read_bytes()).hexdigest() if library else "unknown"
+    return hashlib.sha256(library.read_bytes()).hexdigest() if library else "unknown"
+
+
+def kept(output: Path) -> dict[str, str]:
+    """The sections of an earlier report on the same library, by title."""
+    text = output.read_text() if output.is_file() else ""
+    if library_digest() not in text:
+        return {}
+    sections = text.split("\n## ")[1:]
+    return {section.partition(":")[0]: f"## {section.rstrip()}\n" for section in sections}
+
+
+def head() -> list[str]:
     gpu = attention.why_no_gpu()
     if gpu is None:
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
         gpu = f"{torch.cuda.get_device_name()}, compute capability {capability}"
-    met = ", ".join(
-        f"{name} {'good' if good else '**NOT good**'}" for name, good in verdicts.items()
-    )
     return [
         "# Results on a GPU",
         "",
@@ -136,11 +146,10 @@ def head(verdicts: dict[str, bool]) -> list[str]:
         "",
         f"- GPU: {gpu}, driver {driver_version()}",
         f"- torch {torch.__version__}",
-        f"- library: sha256 `{digest}`",
+        f"- library: sha256 `{library_digest()}`",
         f"- seed of the sweep: {combinations.SEED}",
         f"- bounds: relative L2 <= {RELATIVE_L2_BOUND:.0e}, worst error <= {WORST_BOUND:.1e},",
         "  both at most twice those of PyTorch's fp16 attention with the same inputs",
-        f"- parts: {met}",
         "- again: `VLLM_FA2_SM70_LIBRARY=<library> python3 tests/gpu/report.py`",
     ]
 
@@ -159,17 +168,19 @@ def main() -> int:
     if unknown:
         print(f"unknown part {unknown[0]}; parts are: {' '.join(PARTS)}", file=sys.stderr)
         return 2
-    body: list[str] = []
-    verdicts: dict[str, bool] = {}
+    sections, all_good = kept(output), True
     for name in arguments[1:] or PARTS:
         title, measure = PARTS[name]
         started = time.monotonic()
-        lines, verdicts[name] = measure()
-        verdict = "good" if verdicts[name] else "NOT good"
+        lines, good = measure()
+        all_good &= good
+        verdict = "good" if good else "**NOT good**"
         print(f"{name}: {verdict}, {time.monotonic() - started:.0f} s", flush=True)
-        body += ["", f"## {title}", "", *lines]
-        output.write_text("\n".join([*head(verdicts), *body, ""]))  # what there is, after each
-    return 0 if all(verdicts.values()) else 1
+        text = "\n".join([f"## {title}: {verdict}", "", *lines]).rstrip()
+        sections[title] = f"{text}\n"
+        known = [sections[title] for title, _ in PARTS.values() if title in sections]
+        output.write_text("\n".join([*head(), "", *known]))  # what there is, after each
+    return 0 if all_good else 1
 
 
 if __name__ == "__main__":

@@ -51,10 +51,10 @@ def measure() -> tuple[list[str], bool]:
 
 
 def _rows(measured: Measured, name: str) -> list[list[str]]:
-    return [
-        _row(setting, [result for case, result in measured if case.settings[name] == setting])
-        for setting in FACTORS[name]
-    ]
+    results: dict[Any, list[Result]] = {setting: [] for setting in FACTORS[name]}
+    for case, result in measured:
+        results[case.settings[name]].append(result)
+    return [_row(setting, found) for setting, found in results.items() if found]
 
 
 def _row(setting: Any, results: list[Result]) -> list[str]:

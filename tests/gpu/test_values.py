@@ -123,7 +123,9 @@ def test_denormal_queries_and_keys_do_not_vanish(path, head_dim):
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["k", "v", "k and v"])
 @pytest.mark.parametrize(
-    "scoring", [CAUSAL, Scoring(window=(40, 3)), Scoring(window=(25, 0))], ids=str
+    "scoring",
+    [CAUSAL, Scoring(window=(40, 3)), Scoring(window=(25, 0))],
+    ids=["causal", "window", "causal window"],
 )
 def test_garbage_reaches_the_rows_that_see_it_and_no_other(path, head_dim, where, scoring, garbage):
     """Keys at the start, at borders of tiles and at the end; the tile's other rows see them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The imports go one way: formats <- system, stages <- cli; and slow libraries stay inside."""
+"""Imports go one way: formats <- emulator, system <- stages <- cli; slow libraries stay inside."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ PACKAGE = ROOT / "tool" / "patchctl"
 
 FORBIDDEN = {
     "formats": ["click", "git", "torch", "subprocess", "patchctl.system", "patchctl.stages"],
+    "emulator": [
+        *("click", "git", "torch", "subprocess"),
+        *("patchctl.system", "patchctl.stages", "patchctl.cli"),
+    ],
     "system": ["click", "torch", "patchctl.stages", "patchctl.cli"],
     "stages": ["click", "git", "gitdb", "subprocess", "patchctl.cli"],
     "cli": ["git", "gitdb", "subprocess"],
@@ -26,13 +30,19 @@ ONLY_IN = {
 }
 
 
+def _origin(path: Path, level: int) -> str:
+    """The package that a relative import of this level starts from; "" for an absolute one."""
+    parts = path.relative_to(PACKAGE.parent).parts
+    return ".".join(parts[: len(parts) - level]) if level else ""
+
+
 def imported_modules(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
+        elif isinstance(node, ast.ImportFrom):
+            names.add(".".join(filter(None, (_origin(path, node.level), node.module))))
     return names
 
 

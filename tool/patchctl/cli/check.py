@@ -36,7 +36,8 @@ def check(
 ) -> None:
     """Do everything from nothing, in a scratch folder: the CI job.
 
-    Fetch, replay, build, verify, and install into a new environment; then one table.
+    Fetch, replay, build, verify, execute each kernel in the emulator, and install into a new
+    environment; then one table.
 
     Leaves the project's own build alone. Exits with the code of the first step that fails.
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "routes": "patchctl.cli.routes",
     "build": "patchctl.cli.build",
     "verify": "patchctl.cli.verify",
+    "emulate": "patchctl.cli.emulate",
     "install": "patchctl.cli.install",
     "uninstall": "patchctl.cli.install",
     "check": "patchctl.cli.check",

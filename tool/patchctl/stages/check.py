@@ -65,7 +65,7 @@ def check(
     keep: bool = False,
     scratch: Path | None = None,
 ) -> CheckResult:
-    """Fetch, replay, build, verify and install the series from nothing.
+    """Fetch, replay, build, verify, execute and install the series from nothing.
 
     Everything goes to ``build/out/check``, which is empty at the start; the project's own
     output is not touched. Only downloads and the toolchain come from the user's cache, after
@@ -91,6 +91,7 @@ def check(
         ("replay", job.replay),
         ("build", job.build),
         ("verify", job.verify),
+        ("emulate", job.emulate),
         ("install", job.install),
     ]
     for name, action in steps:
@@ -194,6 +195,18 @@ class _Job:
             raise gate_error(done)
         kernels = sum(row.measured.is_kernel for row in done.resources)
         return f"{counted(kernels, 'kernel')}, {totals(done.findings)}"
+
+    def emulate(self) -> str:
+        """Execute every kernel, as PTX and as machine code."""
+        from patchctl.stages.emulategate import gate, gate_error, has_rules
+
+        if not has_rules(self.project, self.target):
+            return "not set up: no file says how the kernels are launched"
+        done = gate(self.project, self.target, self.tools, self.report, jobs=self.jobs)
+        self.findings += done.findings()
+        if done.failed:
+            raise gate_error(done)
+        return f"{counted(len(done.examinations), 'launch')}, PTX and machine code agree"
 
     def prefix(self, name: str) -> str:
         """What the series gives up to and including patch `name`."""

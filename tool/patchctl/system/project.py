@@ -89,6 +89,10 @@ class Project:
         """The expected resources of each kernel."""
         return self.root / "build" / f"{target}.resources.toml"
 
+    def emulator_file(self, target: str) -> Path:
+        """How the host launches each kernel."""
+        return self.root / "build" / f"{target}.emulator.toml"
+
     def schemas_file(self, target: str) -> Path:
         """The expected operator schemas."""
         return self.root / "build" / f"{target}.schemas.toml"
