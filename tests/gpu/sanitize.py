@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import attention
+import gqa_small
 import torch
 from attention import TILES
 from combinations import Case
@@ -106,6 +107,16 @@ def main() -> int:
                 continue
             count += 1
             found = run(kind.case(index + 100 * tile, tile))
+            failed += bool(found)
+            if found:
+                print(f"{name}: {'; '.join(found)}")
+    for mode in ("fused", "workspace"):
+        for small in gqa_small.CASES:
+            name = f"gqa {mode}: {small}"
+            if wanted not in name or not hasattr(torch.ops._vllm_fa2_C, f"sm70_gqa_prefill_{mode}"):
+                continue
+            count += 1
+            found = gqa_small.run(mode, small)
             failed += bool(found)
             if found:
                 print(f"{name}: {'; '.join(found)}")
