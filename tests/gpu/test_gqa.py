@@ -210,6 +210,49 @@ def test_compiled_function_gives_the_bits_of_the_eager_one(mode):
     assert shim.recent_calls()[-1].route == "gqa_prefill"
 
 
+@every_mode
+@pytest.mark.cuda
+def test_buffer_is_not_of_a_pool_that_ends(mode):
+    inputs = normal(SHORTEST)
+    expected, _ = by(mode, inputs)
+    shim.release_memory()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        result, _ = by(mode, inputs)
+        assert torch.equal(result, expected)
+    torch.cuda.synchronize()
+    del result
+    retained = buffers.buffer_of(inputs.q.device)._tensor
+    held = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
+    assert retained is not None and retained.data_ptr() not in held
+    del pool
+    assert torch.equal(by(mode, inputs)[0], expected)
+
+
+@every_mode
+@pytest.mark.cuda
+def test_function_compiled_to_graphs_warms_up_with_the_route_and_replays_dense(mode):
+    inputs = normal(SHORTEST)
+    expected = [by(route, inputs)[0] for route in (mode, "dense")]
+    dense, _ = by("dense", inputs)
+    starts = int32([0, QUERIES]), int32([0, SHORTEST])
+    shim.release_memory()
+
+    def step(q, k, v):
+        return attend(Inputs(q, k, v), None, starts)[0] * 1
+
+    with environment(**{calls.GQA_VARIABLE: mode}), torch.inference_mode():
+        torch._dynamo.reset()
+        compiled = torch.compile(step, backend="cudagraphs", fullgraph=True)
+        found = []
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            found.append(compiled(inputs.q, inputs.k, inputs.v).clone())
+            assert torch.equal(attend(inputs)[0], by(mode, inputs)[0])  # in between
+    assert all(any(torch.equal(result, one) for one in expected) for result in found)
+    assert torch.equal(found[-1], dense)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 @every_mode

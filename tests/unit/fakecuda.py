@@ -45,7 +45,8 @@ class FakeCuda:
         self.used = 0
         self.allocations = self.preflights = 0
         self.last: int | None = None  # the newest launch that uses the buffer
-        self.launches = 0
+        self.launches = 0  # numbers that were given
+        self.used_by: list[str] = []  # the streams of launches, in their order
         self.races: list[str] = []
         self.first_event: Event | None = None
         self._local = threading.local()
@@ -76,13 +77,16 @@ class FakeCuda:
                 )
             self.used += size
 
-    def allocate(self, size: int) -> torch.Tensor:
+    def allocate(self, size: int) -> tuple[torch.Tensor, Stream]:
         self.take(size)
         self.allocations += 1
         tensor = torch.empty(size, dtype=torch.uint8, device="meta")
-        self.last = None
-        weakref.finalize(tensor, self._given_back, size, self.current_stream())
-        return tensor
+        with self._lock:  # the pool's stream still works on what had the memory before
+            self.launches += 1
+            self.last = self.launches
+            self._default.known.add(self.last)
+        weakref.finalize(tensor, self._given_back, size, self._default)
+        return tensor, self._default
 
     def launch(self) -> int:
         """Enqueue work that uses the buffer; its number."""
@@ -91,6 +95,7 @@ class FakeCuda:
             if self.last is not None and self.last not in stream.known:
                 self.races.append(f"{stream.name} does not wait for launch {self.last}")
             self.launches += 1
+            self.used_by.append(stream.name)
             self.last = self.launches
             stream.known.add(self.last)
             return self.last

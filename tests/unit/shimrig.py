@@ -83,8 +83,8 @@ from vllm_fa2_sm70.preflight import HEADROOM, MIB
 
 class Cuda(FakeCuda):
     def allocate(self, size):
-        super().allocate(size)
-        return torch.empty(size, dtype=torch.uint8)
+        _, stream = super().allocate(size)
+        return torch.empty(size, dtype=torch.uint8), stream
 
 fake = Cuda()
 buffers.TorchCuda = lambda device: fake

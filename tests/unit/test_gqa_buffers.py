@@ -52,20 +52,21 @@ def test_one_allocation_serves_all_calls_and_streams() -> None:
     for i in range(40):
         rig.cuda.on(Stream(f"s{i % 7}"))
         assert rig.call() == "own"
-    assert (rig.cuda.allocations, rig.cuda.preflights, rig.cuda.launches) == (1, 1, 40)
+    assert (rig.cuda.allocations, rig.cuda.preflights, len(rig.cuda.used_by)) == (1, 1, 40)
     assert rig.buffer.retained() == SIZE and rig.cuda.races == []
 
 
 def test_a_race_is_seen_by_these_tests() -> None:
     cuda = FakeCuda()
-    tensor = cuda.allocate(SIZE)
+    tensor, _ = cuda.allocate(SIZE)
     for name in ("a", "b"):
         cuda.on(Stream(name))
         cuda.launch()
     del tensor
     assert cuda.races == [
-        "b does not wait for launch 1",
-        "memory returned to default before launch 2 ended",
+        "a does not wait for launch 1",
+        "b does not wait for launch 2",
+        "memory returned to default before launch 3 ended",
     ]
 
 
@@ -90,7 +91,7 @@ def test_threads_with_streams_of_their_own_are_in_order() -> None:
     for thread in threads:
         thread.join()
     assert found == ["own"] * 1200
-    assert rig.cuda.races == [] and rig.cuda.launches == 1200
+    assert rig.cuda.races == [] and len(rig.cuda.used_by) == 1200
     assert rig.cuda.used == rig.buffer.retained()
 
 
@@ -125,7 +126,7 @@ def test_preflight_refuses_and_nothing_is_allocated() -> None:
     found = rig.call()
     assert place(found) == PREFLIGHT
     assert isinstance(found, Shortage) and "128.0 MiB of them headroom" in found.text
-    assert (rig.cuda.allocations, rig.prepared, rig.cuda.launches) == (0, 0, 0)
+    assert (rig.cuda.allocations, rig.prepared, len(rig.cuda.used_by)) == (0, 0, 0)
     rig.cuda.seen = needed
     assert rig.call() == "own"
 
@@ -154,7 +155,7 @@ def test_no_memory_for_the_retained_buffer() -> None:
         assert place(found) == PERSISTENT
         assert isinstance(found, Shortage)
         assert found.text == f"CUDA out of memory. Tried to allocate {SIZE} bytes"
-    assert (rig.prepared, rig.cuda.launches, rig.buffer.retained()) == (0, 0, 0)
+    assert (rig.prepared, len(rig.cuda.used_by), rig.buffer.retained()) == (0, 0, 0)
     rig.cuda.capacity = 10**12
     assert rig.call() == "own"
 
@@ -165,11 +166,11 @@ def test_no_memory_for_the_calls_own(warm: bool) -> None:
     for _ in range(25):
         if warm:
             rig.call()
-        launches = rig.cuda.launches
+        launches = len(rig.cuda.used_by)
         rig.cuda.on(Stream("other"))
         found = rig.buffer.use(SIZE, OWN, out_of_memory, rig.launch)
         assert place(found) == TRANSIENT
-        assert rig.cuda.launches == launches
+        assert len(rig.cuda.used_by) == launches
         # the dense route gets the memory
         assert rig.buffer.retained() == 0 and rig.cuda.used == 0
     assert rig.call() == "own" and rig.cuda.races == []
@@ -201,7 +202,7 @@ def test_event_is_recorded_although_a_launch_fails(launched: int) -> None:
     rig = Rig(FakeCuda())
     rig.call()
     event = rig.cuda.first_event
-    assert event is not None and event.records == 1
+    assert event is not None and event.records == 2  # the allocation's, and the call's
 
     def launch(tensor: torch.Tensor, own: str) -> None:
         for _ in range(launched):
@@ -211,7 +212,7 @@ def test_event_is_recorded_although_a_launch_fails(launched: int) -> None:
     rig.cuda.on(Stream("fails"))
     with pytest.raises(RuntimeError, match="launch 2 of 3 failed"):
         rig.buffer.use(SIZE, OWN, rig.prepare, launch)
-    assert event.records == 2
+    assert event.records == 3
     rig.cuda.on(Stream("next"))
     assert rig.call() == "own"  # the lock is free
     assert rig.buffer.release() == SIZE and rig.cuda.races == []
@@ -247,7 +248,7 @@ def test_lock_is_held_while_work_is_enqueued() -> None:
         thread.start()
     for thread in calls:
         thread.join()
-    assert rig.cuda.launches == 8 and rig.cuda.races == []
+    assert len(rig.cuda.used_by) == 8 and rig.cuda.races == []
 
 
 @pytest.fixture
@@ -339,6 +340,26 @@ def test_a_forked_child_starts_anew_and_frees_nothing(devices: list[FakeCuda]) -
 )
 def test_sizes_are_rounded_as_the_caching_allocator_does(size: int, expected: int) -> None:
     assert segment(size) == expected
+
+
+def test_memory_comes_from_another_thread_and_so_does_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def empty(size: int, **other: object) -> torch.Tensor:
+        threads.append(threading.current_thread())
+        if size == 7:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return torch.zeros(size)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: threading.current_thread())
+    cuda = buffers.TorchCuda(torch.device("cuda", 0))
+    tensor, stream = cuda.allocate(5)
+    assert tensor.numel() == 5 and stream is threads[0] is not threading.current_thread()
+    with pytest.raises(torch.OutOfMemoryError):
+        cuda.allocate(7)
 
 
 def test_free_and_releasable_count_together() -> None:

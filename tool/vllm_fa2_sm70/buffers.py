@@ -37,8 +37,8 @@ class Cuda(Protocol):
     def memory(self) -> Memory:
         """What could be allocated."""
 
-    def allocate(self, size: int) -> Tensor:
-        """That many bytes, from the current stream's pool."""
+    def allocate(self, size: int) -> tuple[Tensor, Any]:
+        """That many bytes, and the stream whose work they come after."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DeviceBuffer:
         """
         with self._lock:
             stream = self._cuda.current_stream()
-            found: T | Shortage | None = self._provide(size, transient, stream)
+            found: T | Shortage | None = self._provide(size, transient)
             if found is None:
                 found = self._attempt(TRANSIENT, prepare)
             if isinstance(found, Shortage):
@@ -105,7 +105,7 @@ class DeviceBuffer:
         tensor = self._tensor
         return 0 if tensor is None else tensor.numel()
 
-    def _provide(self, size: int, transient: tuple[int, ...], stream: Any) -> Shortage | None:
+    def _provide(self, size: int, transient: tuple[int, ...]) -> Shortage | None:
         enough = self._tensor is not None and self._tensor.numel() >= size
         if enough and sum(transient) <= self._proven:
             return None  # warm: asking the driver would cost more than the launch
@@ -122,8 +122,9 @@ class DeviceBuffer:
         found = self._attempt(PERSISTENT, lambda: self._cuda.allocate(size))
         if isinstance(found, Shortage):
             return found
-        self._tensor, self._owner = found, stream
         self._event = self._event or self._cuda.event()
+        self._tensor, self._owner = found
+        self._event.record(self._owner)
         return None
 
     def _drop(self) -> int:
@@ -176,12 +177,30 @@ class TorchCuda:
         unused -= stats.get("inactive_split_bytes.all.current", 0)
         return Memory(free, max(unused, 0))
 
-    def allocate(self, size: int) -> Tensor:
-        """That many bytes, from the current stream's pool."""
+    def allocate(self, size: int) -> tuple[Tensor, Any]:
+        """That many bytes, and the stream whose work they come after.
+
+        In a thread of its own: this one's allocations can go to a pool that is not to be kept from,
+        as while torch warms up a function for CUDA graphs. Torch would hand the memory out twice.
+        """
         import torch
 
-        with torch.inference_mode(False):  # the next call need not be in inference mode
-            return torch.empty(size, dtype=torch.uint8, device=self._device)
+        found: list[tuple[Tensor, Any] | BaseException] = []
+
+        def run() -> None:
+            try:
+                tensor = torch.empty(size, dtype=torch.uint8, device=self._device)
+                found.append((tensor, self.current_stream()))
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        result = found.pop()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
 
 _buffers: dict[int, dict[int, DeviceBuffer]] = {}

@@ -24,6 +24,8 @@ def describe(
     v: Tensor,
     out: Tensor | None,
     optional: dict[str, Any],
+    *,
+    running: bool = False,
     **facts: Any,
 ) -> Call:
     """Everything that decides about a call; `facts` are the fields of `Call` that are numbers.
@@ -31,10 +33,11 @@ def describe(
     Args:
         operator: the one that the caller's function stands for.
         optional: the optional tensors by name; those that are not None count as given.
+        running: whether this is a graph that runs, and so is not traced.
     """
     import torch
 
-    traced = _is_traced(q)
+    traced = not running and _is_traced(q)
     library = operators.load()
     return Call(
         operator=operator,
@@ -58,7 +61,7 @@ def describe(
     )
 
 
-def describe_packed(arguments: tuple[Any, ...]) -> Call:
+def describe_packed(arguments: tuple[Any, ...], *, running: bool = False) -> Call:
     """The call that the arguments of ``varlen_fwd`` make."""
     q, k, v, out, starts_q, _, seqused_k, leftpad_k, block_table, slopes = arguments[:10]
     longest_q, longest_k, dropout, scale, _, causal, left, right, softcap = arguments[10:19]
@@ -75,6 +78,7 @@ def describe_packed(arguments: tuple[Any, ...]) -> Call:
         v,
         out,
         optional,
+        running=running,
         softmax_scale=scale,
         causal=causal,
         window=(left, right),

@@ -81,7 +81,7 @@ def _routed(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
     at = _OUT_AT["varlen_fwd"]
     whole = (*arguments[:at], None, *arguments[at:])
-    result, lse = serve(describe_packed(whole), whole)
+    result, lse = serve(describe_packed(whole, running=True), whole)
     return result, lse
 
 
