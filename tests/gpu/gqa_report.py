@@ -24,7 +24,7 @@ from gqa_cases import (
 from markdown import table
 
 RUNS = 9
-SECONDS = 40.0
+SECONDS = 25.0
 """After which no further shape is timed."""
 
 ACCURACY_COLUMNS = [

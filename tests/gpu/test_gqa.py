@@ -223,8 +223,9 @@ def test_buffer_is_not_of_a_pool_that_ends(mode):
     torch.cuda.synchronize()
     del result
     retained = buffers.buffer_of(inputs.q.device)._tensor
-    held = [block["address"] for segment in pool.snapshot() for block in segment["blocks"]]
-    assert retained is not None and retained.data_ptr() not in held
+    held = [(part["address"], part["total_size"]) for part in pool.snapshot()]
+    assert retained is not None and held
+    assert all(not start <= retained.data_ptr() < start + size for start, size in held)
     del pool
     assert torch.equal(by(mode, inputs)[0], expected)
 
