@@ -109,8 +109,8 @@ def mutation_rows(code: Code, each: int, jobs: int | None) -> Iterator[str]:
     yield ""
     if survivors:
         yield "Not caught on these problems: the results are the same to the bit. Divisions correct"
-        yield "an estimated quotient, and clamps take the smaller of two numbers; `<` and `<=` differ"
-        yield "there only where both give the same."
+        yield "an estimated quotient, and clamps take the smaller of two numbers; `<` and `<=`"
+        yield "differ there only where both give the same."
         yield ""
         yield from survivors
         yield ""
