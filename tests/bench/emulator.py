@@ -109,7 +109,7 @@ def mutation_rows(code: Code, each: int, jobs: int | None) -> Iterator[str]:
     yield ""
     if survivors:
         yield "Not caught on these problems: the results are the same to the bit. Most compare in"
-        yield "divisions (a quotient that may be one too small) and clamps (the smaller of two numbers),"
+        yield "divisions (a quotient may be one too small) and clamps (the smaller of two numbers),"
         yield "where `<` and `<=` rarely differ in effect; nobody has shown that for each."
         yield ""
         yield from survivors
