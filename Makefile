@@ -26,8 +26,9 @@ check: $(READY) ## Fetch, replay, build, verify and install, from nothing, in a 
 	$(BIN)/patchctl toolchain install
 	$(BIN)/patchctl check --each-prefix
 
-test: $(READY) ## Run the tests (those that need a GPU are in tests/gpu).
+test: $(READY) ## Build the library and run the tests (those that need a GPU are in tests/gpu).
 	$(BIN)/patchctl toolchain install
+	$(BIN)/patchctl build
 	$(BIN)/python -m pytest
 
 lint: $(READY) ## Ruff and mypy.

@@ -108,9 +108,9 @@ def mutation_rows(code: Code, each: int, jobs: int | None) -> Iterator[str]:
         survivors += [f"- {m}" for m, f in zip(picked, found, strict=True) if not f]
     yield ""
     if survivors:
-        yield "Not caught on these problems: the results are the same to the bit. Divisions correct"
-        yield "an estimated quotient, and clamps take the smaller of two numbers; `<` and `<=` differ"
-        yield "there only where both give the same."
+        yield "Not caught on these problems: the results are the same to the bit. Most compare in"
+        yield "divisions (a quotient may be one too small) and clamps (the smaller of two numbers),"
+        yield "where `<` and `<=` rarely differ in effect; nobody has shown that for each."
         yield ""
         yield from survivors
         yield ""

@@ -110,6 +110,10 @@ def _drop(*bases: str) -> Callable[[Instruction], Instruction | None]:
     return lambda inst: _nop(inst) if inst.base in bases and inst.guard != "!PT" else None
 
 
+def _drop_exponential(inst: Instruction) -> Instruction | None:
+    return _nop(inst) if inst.opcode == ("MUFU", "EX2") else None
+
+
 _BY_MASK = {"break a mask": True, "move a signed comparison": False}
 """Kinds that concern the comparisons of masks, or all but those."""
 
@@ -130,7 +134,7 @@ KINDS: dict[str, Callable[[Instruction], Instruction | None]] = {
     "drop a shared store": _drop("STS"),
     "drop a global load": _drop("LDG"),
     "drop a conversion": _drop("F2F"),
-    "drop an exponential": _drop("MUFU"),
+    "drop an exponential": _drop_exponential,
     "drop a shuffle": _drop("SHFL"),
     "drop a matrix step": _drop("HMMA"),
 }
