@@ -16,6 +16,7 @@ library into vLLM instead (``patchctl install --overlay vllm``) where both are i
 Environment:
     VLLM_FA2_SM70_LIBRARY: load this file instead of the one in the package.
     VLLM_FA2_SM70_ALLOW_PTX: ``1`` lets GPUs after sm_70 run the embedded compute_70 PTX.
+    VLLM_SM70_QSA_XQA_PAGE4: ``0`` lets QSA prefills take the exact fallback (docs/qsa.md).
 """
 
 from vllm_fa2_sm70 import operators
@@ -26,6 +27,8 @@ from vllm_fa2_sm70.interface import (
     get_scheduler_metadata,
     sparse_attn_func,
 )
+from vllm_fa2_sm70.qsa import qsa_prefill, sm70_qsa_page4_prefill
+from vllm_fa2_sm70.qsa_call import QsaCall, explain_qsa, qsa_route_counts, reset_qsa_route_counts
 from vllm_fa2_sm70.routes import NoRoute, explain, reset_route_counts, route_counts
 from vllm_fa2_sm70.support import fa_version_unsupported_reason, is_fa_version_supported
 
@@ -37,14 +40,20 @@ library = operators.load()
 __all__ = [
     "Call",
     "NoRoute",
+    "QsaCall",
     "explain",
+    "explain_qsa",
     "fa_version_unsupported_reason",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
     "get_scheduler_metadata",
     "is_fa_version_supported",
     "library",
+    "qsa_prefill",
+    "qsa_route_counts",
+    "reset_qsa_route_counts",
     "reset_route_counts",
     "route_counts",
+    "sm70_qsa_page4_prefill",
     "sparse_attn_func",
 ]

@@ -60,9 +60,10 @@ def load() -> Library:
     if _loaded is None:
         _loaded = _load()
         if not _loaded.reason:
-            from vllm_fa2_sm70 import tracing
+            from vllm_fa2_sm70 import qsa, tracing
 
             tracing.register()
+            qsa.register()
     return _loaded
 
 
