@@ -200,8 +200,8 @@ def short(name: str) -> str:
 def model(project: Path, cuobjdump: Path, resources: dict[str, object]) -> tuple[float, float]:
     """The loop model's cycles an iteration and tensor-active percent of one kernel."""
     causal = "Lb1" if "true" in short(str(resources["name"])) else "Lb0"
-    folder = project / "build" / "out" / "sm70" / "obj" / KERNELS
-    for cubin in sorted(folder.glob("*.cu.o")):
+    folder = project / "build" / "out" / "sm70" / "obj"
+    for cubin in sorted(folder.rglob("*.cu.o")):
         done = subprocess.run(
             [
                 sys.executable,

@@ -75,19 +75,16 @@ class Shell:
     steady = 0
 
 
-@pytest.fixture(scope="module")
-def shell(cuda: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    folder = tmp_path_factory.mktemp("blame")
+def make_shell(folder: Path, cuda: Toolchain, steps: dict[str, dict[str, bytes]]) -> Shell:
+    """A project in `folder`; each patch, by its name, writes these files below sm70/."""
     upstream, root = folder / "upstream", folder / "project"
     baseline = {"LICENSE": b"none\n", "csrc/cutlass/include/here.h": b"\n"}
     commit = make_repo(upstream, baseline)
     tree = git(upstream, "rev-parse", "HEAD^{tree}")
     lock = {"kind": "git", "url": "../upstream", "commit": commit, "tree": tree, "include": ["**"]}
     write_lock(root, lock)
-    operators = (SOURCES / "operators.cpp").read_bytes()
-    steps = ({"operators.cpp": operators}, {"small.cu": SMALL}, {"small.cu": LARGER})
     patches = {}
-    for name, files in zip(NAMES, (*steps, {"words.h": b"// nothing\n"}), strict=True):
+    for name, files in steps.items():
         write_files(upstream, {f"{SM70}/{to}": content for to, content in files.items()})
         git(upstream, "add", "--force", "--all")
         git(upstream, "commit", "--quiet", "--message", name)
@@ -100,8 +97,18 @@ def shell(cuda: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     (root / "build" / "sm70.schemas.toml").write_text(SCHEMAS)
     made = Shell(root, cuda)
     made.budget(None)
-    assert made.run("replay", "--lock").returncode == 0
+    done = made.run("replay", "--lock")
+    assert done.returncode == 0, done.stderr
     return made
+
+
+@pytest.fixture(scope="module")
+def shell(cuda: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    operators = (SOURCES / "operators.cpp").read_bytes()
+    steps = ({"operators.cpp": operators}, {"small.cu": SMALL}, {"small.cu": LARGER})
+    files = (*steps, {"words.h": b"// nothing\n"})
+    folder = tmp_path_factory.mktemp("blame")
+    return make_shell(folder, cuda, dict(zip(NAMES, files, strict=True)))
 
 
 @pytest.fixture(scope="module")

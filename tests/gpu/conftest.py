@@ -15,6 +15,7 @@ import attention
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA device and a built library")
+    config.addinivalue_line("markers", "cuda: needs CUDA itself: streams, graphs, its memory")
     if attention.why_not_loadable() is None:
         attention.load_library()
 
@@ -26,10 +27,12 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     not_loadable, no_gpu = attention.why_not_loadable(), attention.why_no_gpu()
+    markers = ("gpu", "cuda") if attention.DEVICE == "cuda" else ("cuda",)
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
-        reason = not_loadable or (no_gpu if item.get_closest_marker("gpu") else None)
+        needs_gpu = any(item.get_closest_marker(marker) for marker in markers)
+        reason = not_loadable or (no_gpu if needs_gpu else None)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 

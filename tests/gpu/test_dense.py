@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense forward, head size 256, against float64 and against PyTorch's fp16 attention."""
+"""Dense forward at every tile and around its borders, against float64 and PyTorch's fp16."""
 
 from __future__ import annotations
 
@@ -7,124 +7,108 @@ import math
 
 import pytest
 import torch
-from attention import (
-    HEAD_DIM,
-    assert_close,
-    assert_lse_close,
-    cumulative,
-    errors,
-    kvcache,
-    randn,
-    reference,
-    torch_attention,
-    varlen,
-)
+from attention import TILES, Scoring, cumulative, kvcache, randn, reference, torch_attention, varlen
+from errors import assert_close, assert_lse_close
+from storage import poisoned
 
 pytestmark = pytest.mark.gpu
 
+FULL, CAUSAL = Scoring(), Scoring(causal=True)
 HEADS = [(6, 1), (8, 8), (8, 2)]
-LENGTHS = [(1, 1), (113, 113), (239, 239), (799, 799), (4096, 4096), (4096, 8192)]
+LENGTHS = [(1, 1), (113, 113), (799, 799), (1024, 4096)]
+TAILS_K = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 191, 192, 257]
+TAILS_Q = [1, 2, 3, 5, 8, 16, 21, 22, 43, 64, 65, 128, 129]
 
 
-def inputs(seqlen_q: int, seqlen_k: int, heads: int, heads_k: int, seed: int = 0):
-    return (
-        randn(seqlen_q, heads, HEAD_DIM, seed=seed),
-        randn(seqlen_k, heads_k, HEAD_DIM, seed=seed + 1),
-        randn(seqlen_k, heads_k, HEAD_DIM, seed=seed + 2),
-    )
+def inputs(seqlen_q: int, seqlen_k: int, heads: int, heads_k: int, head_dim: int):
+    """With a batch dimension of 1."""
+    q = randn(1, seqlen_q, heads, head_dim)
+    return q, *(randn(1, seqlen_k, heads_k, head_dim, seed=seed) for seed in (1, 2))
 
 
-def poisoned(like: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(like, math.nan)
-
-
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("head_dim", [*TILES, 8, 40, 80, 160, 248])
+@pytest.mark.parametrize("scoring", [FULL, CAUSAL], ids=["full", "causal"])
 @pytest.mark.parametrize("heads", HEADS, ids=lambda h: f"h{h[0]}k{h[1]}")
 @pytest.mark.parametrize("lengths", LENGTHS, ids=lambda s: f"{s[0]}x{s[1]}")
-def test_both_operators_match_float64(lengths, heads, causal):
-    q, k, v = inputs(*lengths, *heads)
-    expected, expected_lse = reference(q, k, v, causal=causal)
-    theirs = errors(torch_attention(q, k, v, causal=causal), expected)
+def test_both_operators_match_float64(lengths, heads, scoring, head_dim):
+    q, k, v = inputs(*lengths, *heads, head_dim)
+    expected, expected_lse = reference(q, k, v, scoring)
+    theirs = torch_attention(q, k, v, scoring)
 
-    out = poisoned(q)
-    cu_seqlens = (cumulative([length]) for length in lengths)
-    returned, lse = varlen(q, k, v, *cu_seqlens, *lengths, causal=causal, out=out)
+    out = poisoned(*q.shape)
+    starts = (cumulative([length]) for length in lengths)
+    returned, lse = varlen(
+        q[0], k[0], v[0], *starts, *lengths, out=out[0], num_splits=1, **scoring.arguments()
+    )
     assert returned.data_ptr() == out.data_ptr()
-    assert_close(out, expected)
-    assert_lse_close(lse, expected_lse)
-    ours = errors(out, expected)
-    assert ours.relative_l2 <= 2 * theirs.relative_l2 + 1e-6
-    assert ours.worst <= 2 * theirs.worst + 1e-6
+    assert_close(out, expected, theirs)
+    assert_lse_close(lse[None], expected_lse)
 
-    cache_out, cache_lse = kvcache(q[None], k[None], v[None], causal=causal, out=poisoned(q[None]))
-    assert torch.equal(cache_out[0], out), "both operators run the same kernel"
+    out, cache_lse = kvcache(q, k, v, num_splits=1, **scoring.arguments())
+    assert torch.equal(out[0], returned), "both operators run the same kernel"
     assert torch.equal(cache_lse[0], lse)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_output_is_allocated_when_not_given(causal):
-    q, k, v = inputs(50, 70, 4, 2)
-    out, lse = kvcache(q[None], k[None], v[None], causal=causal)
-    assert out.shape == (1, 50, 4, HEAD_DIM) and lse.shape == (1, 4, 50)
-    assert_close(out[0], reference(q, k, v, causal=causal)[0])
+@pytest.mark.parametrize("head_dim", [*TILES, 72, 136])
+@pytest.mark.parametrize("seqlen_k", TAILS_K)
+def test_every_tail_is_exact_around_tile_borders(seqlen_k, head_dim):
+    for seqlen_q in TAILS_Q:
+        for scoring in (FULL, CAUSAL):
+            q, k, v = inputs(seqlen_q, seqlen_k, 6, 1, head_dim)
+            out, lse = kvcache(q, k, v, causal=scoring.causal, out=poisoned(*q.shape))
+            expected, expected_lse = reference(q, k, v, scoring)
+            assert_close(out, expected)
+            assert_lse_close(lse, expected_lse)
 
 
 @pytest.mark.parametrize("lengths", [(7, 5), (300, 64), (129, 1), (40, 0)])
-def test_causal_rows_without_keys_are_zero_when_queries_outnumber_keys(lengths):
-    q, k, v = inputs(*lengths, 6, 2)
-    out, lse = kvcache(q[None], k[None], v[None], causal=True, out=poisoned(q[None]))
-    expected, expected_lse = reference(q, k, v, causal=True)
+@pytest.mark.parametrize("head_dim", TILES)
+def test_causal_rows_without_keys_are_zero_when_queries_outnumber_keys(lengths, head_dim):
+    q, k, v = inputs(*lengths, 6, 2, head_dim)
+    out, lse = kvcache(q, k, v, causal=True, out=poisoned(*q.shape))
+    expected, expected_lse = reference(q, k, v, CAUSAL)
     empty = lengths[0] - lengths[1]
     assert bool((out[0, :empty] == 0).all()) and bool((lse[0, :, :empty] == -math.inf).all())
-    assert_close(out[0], expected)
-    assert_lse_close(lse[0], expected_lse)
-
-
-@pytest.mark.parametrize("seqlen_k", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192])
-@pytest.mark.parametrize("seqlen_q", [1, 2, 21, 22, 43, 128, 129])
-def test_every_tail_is_exact_around_tile_borders(seqlen_q, seqlen_k):
-    for causal in (False, True):
-        q, k, v = inputs(seqlen_q, seqlen_k, 6, 1)
-        out, lse = kvcache(q[None], k[None], v[None], causal=causal, out=poisoned(q[None]))
-        expected, expected_lse = reference(q, k, v, causal=causal)
-        assert_close(out[0], expected)
-        assert_lse_close(lse[0], expected_lse)
-
-
-def test_batch_uses_each_sequence_length():
-    lengths = [0, 1, 77, 128, 300, 999]
-    batch, capacity = len(lengths), 300
-    q = randn(batch, 19, 8, HEAD_DIM)
-    k, v = (randn(batch, capacity, 2, HEAD_DIM, seed=seed) for seed in (1, 2))
-    seqlens_k = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    for causal in (False, True):
-        out, lse = kvcache(q, k, v, causal=causal, seqlens_k=seqlens_k, out=poisoned(q))
-        for i, length in enumerate(lengths):
-            used = min(length, capacity)  # a length past the cache's end is cut to it
-            expected, expected_lse = reference(q[i], k[i, :used], v[i, :used], causal=causal)
-            assert_close(out[i], expected)
-            assert_lse_close(lse[i], expected_lse)
+    assert_close(out, expected)
+    assert_lse_close(lse, expected_lse)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 4.0])
-def test_any_scale_is_applied(scale):
-    q, k, v = inputs(130, 200, 3, 1)
-    out, lse = kvcache(q[None], k[None], v[None], scale=scale, causal=True)
-    expected, expected_lse = reference(q, k, v, scale=scale, causal=True)
-    assert_close(out[0], expected)
-    assert_lse_close(lse[0], expected_lse)
+@pytest.mark.parametrize("head_dim", TILES)
+def test_any_scale_is_applied(scale, head_dim):
+    q, k, v = inputs(130, 200, 3, 1, head_dim)
+    scoring = Scoring(causal=True, scale=scale)
+    out, lse = kvcache(q, k, v, **scoring.arguments())
+    expected, expected_lse = reference(q, k, v, scoring)
+    assert_close(out, expected)
+    assert_lse_close(lse, expected_lse)
 
 
-def test_window_right_zero_means_causal():
-    q, k, v = inputs(100, 150, 2, 1)
-    causal, _ = kvcache(q[None], k[None], v[None], causal=True)
-    window, _ = kvcache(q[None], k[None], v[None], window_size_right=0)
+@pytest.mark.parametrize("head_dim", TILES)
+def test_window_right_zero_means_causal(head_dim):
+    q, k, v = inputs(100, 150, 2, 1, head_dim)
+    causal, _ = kvcache(q, k, v, causal=True)
+    window, _ = kvcache(q, k, v, window_size_right=0)
     assert torch.equal(causal, window)
 
 
-def test_empty_inputs_return_empty_outputs():
-    q, k, v = inputs(0, 5, 2, 1)
-    out, lse = varlen(q, k, v, cumulative([0]), cumulative([5]), 0, 5)
-    assert out.shape == (0, 2, HEAD_DIM) and lse.shape == (2, 0)
-    out, lse = varlen(q, k, v, cumulative([]), cumulative([]), 0, 0)
-    assert out.shape == (0, 2, HEAD_DIM)
+def test_window_past_the_longest_key_means_no_bound():
+    """As in FlashAttention-2, which matters where queries outnumber keys."""
+    q, k, v = inputs(100, 20, 2, 1, 128)
+    full, _ = kvcache(q, k, v)
+    for sizes in ({"window_size_right": 20}, {"window_size_left": 20}):
+        out, _ = kvcache(q, k, v, **sizes)
+        assert_close(out, full.double())
+
+
+@pytest.mark.parametrize("head_dim", range(8, 257, 8))
+def test_columns_past_the_head_size_are_neither_read_nor_written(head_dim):
+    whole = [torch.full((1, n, 4, head_dim + 16), math.nan).half() for n in (40, 70, 70)]
+    values = inputs(40, 70, 4, 4, head_dim)
+    for tensor, value in zip(whole, values, strict=True):
+        tensor[..., :head_dim] = value.cpu()
+    q, k, v = (tensor.to(values[0].device)[..., :head_dim] for tensor in whole)
+    memory = torch.full((1, 40, 4, head_dim + 16), 7.0, dtype=torch.float16, device=q.device)
+    kvcache(q, k, v, causal=True, out=memory[..., :head_dim])
+    assert bool((memory[..., head_dim:] == 7).all())
+    assert_close(memory[..., :head_dim], reference(*values, CAUSAL)[0])

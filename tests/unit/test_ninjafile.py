@@ -15,7 +15,11 @@ from patchctl.formats.target import Target, read_target
 DATA = Path(__file__).resolve().parents[1] / "data" / "ninja"
 TEXT = (DATA / "target.toml").read_text()
 TARGET: Target = read_target(TEXT, name="sm70", where="target.toml")
-SOURCES = Sources(("k/a.cu", "k/b c.cu"), ("h/m.cpp",))
+SOURCES = Sources(
+    ("k/a.cu", "k/b c.cu", "generated/g.cu"),
+    ("h/m.cpp", "generated/t.cpp"),
+    {"generated/g.cu": "k/tables", "generated/t.cpp": "k/tables"},
+)
 TOOLS = Tools(
     source="../src",
     nvcc="/opt/cuda 12/bin/nvcc",

@@ -14,14 +14,18 @@ from patchctl.cli.app import App, command, cuda_home_option
 @command
 @cuda_home_option
 def status(app: App, cuda_home: Path | None) -> None:
-    """Say for every stage whether it is current and, if not, why.
+    """Say of every stage whether it is current, and what is open.
+
+    Of a stage that is not, it says why. Open are a rebase, a patch that is being edited, and
+    files in the source tree that are not of the series.
 
     Reads only: nothing is fetched, built or changed. Exits with 0 also when a stage is stale;
     scripts read `current` from --json.
     """
-    from patchctl.stages.status import StageState, pipeline_state
+    from patchctl.stages.status import StageState, open_work, pipeline_state
 
     states = pipeline_state(app.project, app.target, cuda_home=cuda_home)
+    begun = open_work(app.project, app.target)
 
     def line(state: StageState) -> str:
         if state.current:
@@ -36,11 +40,13 @@ def status(app: App, cuda_home: Path | None) -> None:
         stale = next((state for state in states if not state.current), None)
         if stale is not None:
             lines.append(f"next: {app.spelled(stale.command)}")
+        lines += [f"open: {work.what} ({app.spelled(work.command)})" for work in begun]
         return "\n".join(lines)
 
     data = {
         "baseline": app.project.baseline,
         "current": all(state.current for state in states),
         "stages": [asdict(state) for state in states],
+        "open": [asdict(work) for work in begun],
     }
     app.show("status", data, text)

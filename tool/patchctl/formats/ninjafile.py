@@ -7,16 +7,26 @@ folder's name gets into a command that ends up in an object.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ninja.ninja_syntax import Writer
 
 from patchctl.formats.target import Target
 
 LINK_FOLDER = "link"
+OBJECT_FOLDER = "obj"
+
+NAMED_UNIT_FILE = "named_unit.h"
+NAMED_UNIT = """\
+// Written by patchctl: an external name for each unit of kernels. nvcc makes the names of its
+// internal symbols from one; where there is none, from the time and the process.
+extern const char PATCHCTL_UNIT __attribute__((visibility("hidden"))) = 0;
+"""
+"""What the file of that name in the build folder must hold: kernels include it first."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +52,29 @@ class Tools:
 
 @dataclass(frozen=True)
 class Sources:
-    """The translation units, as paths in the replayed tree."""
+    """The translation units, as paths in the replayed tree; generated ones in the build folder.
+
+    `generated` gives for each of those the folder of the tree that its template is in.
+    """
 
     kernels: tuple[str, ...]
     hosts: tuple[str, ...]
+    generated: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def objects(self) -> list[str]:
+        """What is linked."""
+        return [object_of(unit) for unit in (*self.kernels, *self.hosts)]
+
+    @property
+    def logs(self) -> list[str]:
+        """What ptxas says of the kernels."""
+        return [ptxas_log_of(unit) for unit in self.kernels]
 
 
 def object_of(unit: str) -> str:
     """The object of a translation unit, in the build folder."""
-    return f"obj/{unit}.o"
+    return f"{OBJECT_FOLDER}/{unit}.o"
 
 
 def ptxas_log_of(unit: str) -> str:
@@ -91,14 +115,24 @@ def ninja_text(target: Target, sources: Sources, tools: Tools) -> str:
             ninja.build(
                 [object_of(unit)],
                 rule,
-                [f"{tools.source}/{unit}"],
+                [unit if unit in sources.generated else f"{tools.source}/{unit}"],
                 implicit_outputs=[ptxas_log_of(unit)] if rule == "kernel" else None,
-                variables={"unit": _literal(unit)},
+                variables=dict(_variables(rule, unit, sources, tools)),
             )
-    objects = [object_of(unit) for unit in (*sources.kernels, *sources.hosts)]
-    ninja.build([linked_file(target)], "link", objects)
+    ninja.build([linked_file(target)], "link", sources.objects)
     ninja.default(linked_file(target))
     return text.getvalue()
+
+
+def _variables(rule: str, unit: str, sources: Sources, tools: Tools) -> Iterator[tuple[str, str]]:
+    yield "unit", _literal(unit)
+    if rule == "kernel":
+        yield "name", f"unit_{hashlib.sha256(unit.encode()).hexdigest()[:16]}"
+    folder = sources.generated.get(unit)
+    if folder is not None:
+        # it includes what is beside its template, before headers of that name in other folders
+        flag = f"-iquote{tools.source}/{folder}"
+        yield "beside", _words([f"-Xcompiler={flag}" if rule == "kernel" else flag])
 
 
 def _kernel_command(target: Target, tools: Tools) -> str:
@@ -117,9 +151,14 @@ def _kernel_command(target: Target, tools: Tools) -> str:
         "-fPIC",
         *(f"-I{tools.source}/{folder}" for folder in target.kernels.include),
     ]
-    # The names of internal symbols carry a hash of the unit's absolute path: state a fixed one.
+    # The names of internal symbols carry a hash of the unit's absolute path: state a fixed one;
+    # and a hash of an external name or, in a unit that has only templates, a process's number.
     path = "--orig_src_path_name=/$unit"
-    command = f"{_words(nvcc)} -Xcudafe {path} -Xcicc {path} -MD -MF $out.d -c $in -o $out"
+    named = f"-DPATCHCTL_UNIT=$name -include {NAMED_UNIT_FILE}"
+    command = (
+        f"{_words(nvcc)} $beside {named} -Xcudafe {path} -Xcicc {path} "
+        "-MD -MF $out.d -c $in -o $out"
+    )
     log = "$out.ptxas.log"
     return (
         f"if {command} >{log}.tmp 2>&1; then mv -f {log}.tmp {log}; grep -i warning {log} || :; "
@@ -149,7 +188,7 @@ def _host_command(target: Target, tools: Tools) -> str:
         # __FILE__ in an error message must not depend on where things are installed
         *(f"-ffile-prefix-map={old}={new}" for old, new in folders.items()),
     ]
-    return f"{_words(cxx)} -MD -MF $out.d -c $in -o $out # {_literal(tools.host_key)}"
+    return f"{_words(cxx)} $beside -MD -MF $out.d -c $in -o $out # {_literal(tools.host_key)}"
 
 
 def _link_command(target: Target, tools: Tools) -> str:

@@ -27,6 +27,12 @@ class Units(Document, frozen=True):
     flags: tuple[str, ...] = ()
 
 
+class Generate(Document, frozen=True):
+    """The tables by which translation units are generated; a tree without one generates none."""
+
+    tables: tuple[str, ...] = ()
+
+
 class Abi(Document, frozen=True):
     """The oldest torch (stable ABI) and Python (limited API) that the library serves."""
 
@@ -71,6 +77,7 @@ class Target(Document, frozen=True):
     abi: Abi
     link: Link
     limits: Limits
+    generate: Generate = Generate()
 
     @property
     def filename(self) -> str:
@@ -92,6 +99,8 @@ def read_target(text: str | bytes, *, name: str, where: str) -> Target:
         for key, paths in (("sources", units.sources), ("include", units.include)):
             for path in paths:
                 _check_inside(path, f"`{where}` at `{group}.{key}`")
+    for path in target.generate.tables:
+        _check_inside(path, f"`{where}` at `generate.tables`")
     return target
 
 

@@ -7,51 +7,42 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchctl.errors import BuildFailed, PatchctlError, Unavailable, UsageError
+from patchctl.errors import BuildFailed, UsageError
 from patchctl.formats.elf import elf_problem
 from patchctl.formats.globs import Include
+from patchctl.formats.instances import HOST_SUFFIX, KERNEL_SUFFIX
 from patchctl.formats.ninjafile import (
-    LINK_FOLDER,
+    NAMED_UNIT,
+    NAMED_UNIT_FILE,
     Sources,
     Tools,
     linked_file,
     ninja_text,
-    ptxas_log_of,
-)
-from patchctl.formats.ninjalog import (
-    STATUS_FORMAT,
-    Failure,
-    count_warnings,
-    first_failure,
-    read_status,
 )
 from patchctl.formats.target import Target, read_target
-from patchctl.formats.wording import counted
 from patchctl.stages.freshness import source_files, take_snapshot
+from patchctl.stages.generate import GeneratedUnit, generate
 from patchctl.stages.hostcompiler import Host, preflight
 from patchctl.stages.localchanges import refuse_strays
-from patchctl.stages.nvcc import compiler_environment
 from patchctl.stages.replay import replayed_tree
+from patchctl.stages.runninja import run_ninja
 from patchctl.stages.toolchain import Toolchain
 from patchctl.system.files import sha256_bytes, sha256_of, write_file, write_if_changed
-from patchctl.system.machine import MIB, available_memory, cores, parallel_jobs
-from patchctl.system.process import run, stream, wait_for_others
+from patchctl.system.process import wait_for_others
 from patchctl.system.project import Project
 from patchctl.system.records import Record, drop_record, load_record, save_record
 from patchctl.system.report import Reporter
-
-LOW_SPACE = 16 * MIB
-"""Bytes of free disk below which a command that failed without an error message ran out of it."""
 
 EDITED = "edited by hand"
 """The recorded source of a library that is not the series's."""
 
 
 class NothingToCompile(UsageError):
-    """No file of the source tree matches the target's globs."""
+    """No file of the source tree matches the target's globs, and none is generated."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +145,10 @@ def build(
 
     Raises:
         ToolMissing: no usable C++ compiler, headers, torch or ninja.
-        NothingToCompile: no source file matches the target's globs.
+        NothingToCompile: no source file matches the target's globs, and none is generated.
         LocalChanges: a file that is not of the series would have a part in the library.
-        BuildFailed: a compiler or the linker failed; its first words are in the details.
+        BuildFailed: a compiler or the linker failed (its first words are in the details), or a
+            table of generated units or a template is wrong.
         Unavailable: the disk is full.
     """
     start = time.monotonic()
@@ -165,13 +157,17 @@ def build(
     files = source_files(project.source)
     if not edited:
         refuse_strays(project, target, files)
-    sources = _sources(project, target, files)
+    wait_for_others("ninja", folder, report)
+    generated = generate(project.source, target, folder)
+    sources = _sources(project, target, files, generated)
     source = EDITED if edited else replayed_tree(project)
     inputs = _inputs(project, target, toolchain, host, source)
-    if not take_snapshot(project.source, files, folder):
+    watched = [*files, *(os.path.relpath(folder / unit, project.source) for unit in generated)]
+    if not take_snapshot(project.source, watched, folder):
         report.warn("a source file changed without a newer time stamp: everything is compiled anew")
         shutil.rmtree(folder / "obj", ignore_errors=True)
     tools = _tools(project, folder, toolchain, host)
+    write_if_changed(folder / NAMED_UNIT_FILE, NAMED_UNIT)
     write_if_changed(folder / "build.ninja", ninja_text(target, sources, tools))
 
     linked, library = folder / linked_file(target), built_library(project, target)
@@ -179,7 +175,8 @@ def build(
     published = record.outputs.get("library", "") if record else ""
     if linked.exists() and sha256_of(linked) != published:
         linked.unlink()  # a link that was cut short, or one that was never published
-    compiled = _run_ninja(project, target, host.ninja, report, jobs)
+    origins = {unit: made.origin for unit, made in generated.items()}
+    compiled = run_ninja(project, target, sources, host.ninja, report, jobs, origins)
     content = linked.read_bytes()
     digest = sha256_bytes(content)
     if digest != published or not library.exists() or sha256_of(library) != digest:
@@ -200,17 +197,24 @@ def build(
         library=library,
         sha256=digest,
         compiled=compiled,
-        logs=tuple(folder / ptxas_log_of(unit) for unit in sources.kernels),
+        logs=tuple(folder / log for log in sources.logs),
         seconds=time.monotonic() - start,
     )
 
 
-def _sources(project: Project, target: Target, files: list[str]) -> Sources:
-    def matching(globs: tuple[str, ...]) -> tuple[str, ...]:
+def _sources(
+    project: Project, target: Target, files: list[str], generated: Mapping[str, GeneratedUnit]
+) -> Sources:
+    def matching(globs: tuple[str, ...], suffix: str) -> tuple[str, ...]:
         include = Include(globs)
-        return tuple(name for name in files if include.matches(os.fsencode(name)))
+        found = [name for name in files if include.matches(os.fsencode(name))]
+        return (*found, *sorted(unit for unit in generated if unit.endswith(suffix)))
 
-    sources = Sources(matching(target.kernels.sources), matching(target.host.sources))
+    sources = Sources(
+        matching(target.kernels.sources, KERNEL_SUFFIX),
+        matching(target.host.sources, HOST_SUFFIX),
+        {unit: made.folder for unit, made in generated.items()},
+    )
     if not sources.kernels and not sources.hosts:
         globs = (*target.kernels.sources, *target.host.sources)
         raise NothingToCompile(
@@ -236,77 +240,3 @@ def _tools(project: Project, folder: Path, toolchain: Toolchain, host: Host) -> 
         kernel_key=f"CUDA {toolchain.digest[:16]}, {compiler}",
         host_key=f"{compiler}, torch {host.torch.digest[:16]}, CUDA {toolchain.digest[:16]}",
     )
-
-
-def _run_ninja(
-    project: Project, target: Target, ninja: Path, report: Reporter, jobs: int | None
-) -> int:
-    """Bring everything up to date; returns how many objects were compiled."""
-    folder = project.objects(target.name)
-    (folder / LINK_FOLDER).mkdir(exist_ok=True)
-    wait_for_others("ninja", folder, report)
-    environment = {**compiler_environment(), "NINJA_STATUS": STATUS_FORMAT}
-    plan = run([ninja, "-n"], cwd=folder, env=environment, check=False)
-    steps = [status for line in plan.out.splitlines() if (status := read_status(line))]
-    if plan.code == 0 and not steps:
-        return 0
-    count = jobs or parallel_jobs(
-        target.limits.memory_mib * MIB, cores=cores(), available=available_memory()
-    )
-    lines: list[str] = []
-    compiled = 0
-    log = folder / "build.log"
-    try:
-        with report.task(f"building {target.name} (-j {count})", len(steps), unit="step") as task:
-
-            def follow(line: str) -> None:
-                nonlocal compiled
-                lines.append(line)
-                status = read_status(line)
-                if status is not None:
-                    task.advance()
-                    task.note(status.what)
-                    compiled += not status.what.startswith("link ")
-
-            code = stream([ninja, f"-j{count}"], follow, cwd=folder, env=environment)
-    finally:
-        write_file(log, "\n".join([*lines, ""]), sync=False)
-    if code != 0:
-        raise _failure(first_failure(lines), lines, code, count, log)
-    run([ninja, "-t", "cleandead"], cwd=folder, env=environment, check=False)
-    warnings = count_warnings(lines)
-    if warnings:
-        report.warn(f"{counted(warnings, 'warning')} of compilers; see `{project.relative(log)}`")
-    return compiled
-
-
-def _failure(
-    failure: Failure | None, lines: list[str], code: int, jobs: int, log: Path
-) -> PatchctlError:
-    where = f"full log: {log}"
-    if failure is None:
-        return BuildFailed(
-            f"ninja failed: exit code {code}", details=(*lines[-5:], where), data={"code": code}
-        )
-    unit = failure.output.removeprefix("obj/").removesuffix(".o")
-    how = f" (exit code {failure.code})" if failure.code is not None else ""
-    what = f"linking `{unit}`" if failure.output.startswith(LINK_FOLDER) else f"compiling `{unit}`"
-    details = (*failure.shown(), where)
-    data: dict[str, object] = {"unit": unit, "code": failure.code, "log": str(log)}
-    # on a full disk what the compiler said may not have reached its log
-    mute = not failure.says_why and shutil.disk_usage(log.parent).free < LOW_SPACE
-    if failure.disk_full or mute:
-        return Unavailable(
-            f"{what} failed{how}: no space left on the disk",
-            details=details,
-            hint="free some space and run `patchctl build` again",
-            data=data,
-        )
-    if failure.out_of_memory:
-        return BuildFailed(
-            f"{what} failed{how}: the compiler was killed, most likely for lack of memory",
-            details=details,
-            hint="patchctl build -j 1" if jobs > 1 else "close other programs or add memory",
-            data={**data, "likely_cause": "memory"},
-        )
-    return BuildFailed(f"{what} failed{how}", details=details, data=data)

@@ -6,16 +6,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from patchctl.errors import PatchctlError
 from patchctl.formats.gitobjects import display
+from patchctl.formats.wording import counted
 from patchctl.stages import build, fetch, replay, verify
+from patchctl.stages.editsession import edit_repo, rebase_is_open
+from patchctl.stages.editsession import load_session as load_edit
+from patchctl.stages.freshness import source_files
+from patchctl.stages.localchanges import stray_files
 from patchctl.stages.toolchain import find_toolchain
 from patchctl.system.files import sha256_of
 from patchctl.system.project import Project
 from patchctl.system.records import Record, load_record
 from patchctl.system.report import QuietReporter
 from patchctl.system.worktree import Worktree
+
+if TYPE_CHECKING:
+    from patchctl.formats.rebasesession import Session
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,14 @@ class StageState:
     current: bool
     why: tuple[str, ...]
     result: str
+    command: str
+
+
+@dataclass(frozen=True)
+class OpenWork:
+    """Something that somebody began: `what` it is, and the `command` that goes on with it."""
+
+    what: str
     command: str
 
 
@@ -85,6 +102,44 @@ def pipeline_state(
         "library",
     )
     return states
+
+
+def open_work(project: Project, target_name: str) -> list[OpenWork]:
+    """What is begun and not finished, or lies where a build would stumble over it.
+
+    Raises:
+        UsageError: the target file is wrong.
+    """
+    found = []
+    if rebase_is_open(project):
+        from patchctl.stages.rebase import load_session as load_rebase
+
+        try:
+            session = load_rebase(project)
+            what = "" if session is None else f" onto {session.onto}: {_progress(session)}"
+            found.append(OpenWork(f"a rebase is open{what}", "patchctl rebase --status"))
+        except PatchctlError as error:  # damaged, or of another baseline
+            found.append(OpenWork(error.message, error.hint or "patchctl rebase --status"))
+    edit = load_edit(project)
+    if edit is not None:
+        name = f"`{edit.new or edit.patch}`" + (
+            "" if edit.baseline == project.baseline else f" (baseline `{edit.baseline}`)"
+        )
+        folder = project.relative(edit_repo(project).folder)
+        what = f"{name} is open for editing in `{folder}`"
+        found.append(OpenWork(what, "patchctl diff, then patchctl refresh"))
+    target = build.load_target(project, target_name)
+    for stray in stray_files(project, target, source_files(project.source)):
+        what = (
+            f"`{project.relative(project.source)}/{stray}` is not of the series: build refuses it"
+        )
+        found.append(OpenWork(what, "make it a patch, or remove it"))
+    return found
+
+
+def _progress(session: Session) -> str:
+    done = f"{session.position} of {counted(len(session.steps), 'patch')} done"
+    return f"{done}, next `{session.current.patch}`" if session.current else done
 
 
 def _why(record: Record | None, inputs: Callable[[], dict[str, str]]) -> list[str]:
