@@ -3,7 +3,7 @@
 
 VLLM_FA2_SM70_LIBRARY=.../_vllm_fa2_C.abi3.so python3 tests/gpu/report.py [OUTPUT] [PART ...]
 
-OUTPUT is tests/gpu/RESULTS.md when it is not given. Parts: tests sweep dense sanitizers; all of
+OUTPUT is tests/gpu/RESULTS.md when it is not given. Parts: tests sweep dense qsa sanitizers; all of
 them when none is given. Exits with 1 when anything is out of its bounds.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 import attention
 import combinations
 import dense_table
+import qsa_table
 import sweep_table
 import torch
 from errors import RELATIVE_L2_BOUND, WORST_BOUND
@@ -110,6 +111,7 @@ PARTS: dict[str, tuple[str, Callable[[], Part]]] = {
     "tests": ("Tests", tests),
     "sweep": ("Sweep", sweep_table.measure),
     "dense": ("Dense attention over head sizes", dense_table.measure),
+    "qsa": ("QSA page4", qsa_table.measure),
     "sanitizers": ("compute-sanitizer", sanitizers),
 }
 

@@ -195,7 +195,7 @@ def describe_qsa(
         environment=tuple((n, os.environ[n]) for n in QSA_ENVIRONMENT if n in os.environ),
         unusable=operators.load().reason,
         no_page4=unusable_reason(),
-        no_triton=_no_triton(),
+        no_triton=qsa_triton_reason(),
     )
 
 
@@ -237,7 +237,8 @@ def _fake(*arguments: Any) -> None:
 
 
 @functools.cache
-def _no_triton() -> str:
+def qsa_triton_reason() -> str:
+    """Why the Triton kernel cannot be called; empty if it can."""
     return "" if importlib.util.find_spec("triton") else "there is no Triton"
 
 
