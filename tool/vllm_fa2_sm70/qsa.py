@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
@@ -202,29 +201,27 @@ def describe_qsa(
 def unusable_reason() -> str:
     """Why the library's QSA operator cannot be called; empty if it can. A library without it, such
     as one that is built of a part of the series, serves everything else."""
-    loaded = operators.load().reason
-    return loaded or _operator_reason()
+    return operators.load().reason or _misfit
 
 
-@functools.cache
-def _operator_reason() -> str:
-    import torch
+def qsa_triton_reason() -> str:
+    """Why the Triton kernel cannot be called; empty if it can."""
+    return _NO_TRITON
 
-    name = f"{operators.NAMESPACE}::{OPERATOR}"
-    found = torch._C._jit_get_schemas_for_operator(name)
-    if not found:
-        return f"the library has no operator `{OPERATOR}`"
-    wanted = torch._C.parse_schema(name + SCHEMA)
-    difference = operators._difference(found[0].arguments, wanted.arguments)
-    return f"the library has another `{OPERATOR}`: {difference}" if difference else ""
+
+_NO_TRITON = "" if importlib.util.find_spec("triton") else "there is no Triton"
+_misfit = ""  # of the operator; `register` says it
 
 
 def register() -> None:
-    """Describe the operator to torch: it writes `out`, as its schema says, and returns nothing."""
+    """Look at the loaded library's operator, and describe it to torch: it writes `out`, as its
+    schema says, and returns nothing."""
     import torch
 
+    global _misfit
     qualified = f"{operators.NAMESPACE}::{OPERATOR}"
-    if unusable_reason():
+    _misfit = _compare(torch._C._jit_get_schemas_for_operator(qualified))
+    if _misfit:
         return
     has_meta = torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "Meta")
     known = torch._library.simple_registry.singleton.find(qualified).fake_impl
@@ -232,14 +229,18 @@ def register() -> None:
         torch.library.register_fake(qualified, _fake)
 
 
+def _compare(found: list[Any]) -> str:
+    import torch
+
+    if not found:
+        return f"the library has no operator `{OPERATOR}`"
+    wanted = torch._C.parse_schema(f"{operators.NAMESPACE}::{OPERATOR}{SCHEMA}")
+    difference = operators._difference(found[0].arguments, wanted.arguments)
+    return f"the library has another `{OPERATOR}`: {difference}" if difference else ""
+
+
 def _fake(*arguments: Any) -> None:
     pass
-
-
-@functools.cache
-def qsa_triton_reason() -> str:
-    """Why the Triton kernel cannot be called; empty if it can."""
-    return "" if importlib.util.find_spec("triton") else "there is no Triton"
 
 
 def _capability(device: Any) -> tuple[int, int] | None:
