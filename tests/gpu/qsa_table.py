@@ -23,9 +23,9 @@ SPEED_COLUMNS = [
     "selected", "selection", "tokens read, of those selected", "page4, ms", "paged, ms",
     "Triton, ms", "torch, ms", "page4 is faster than paged", "V100, model, ms",
 ]  # fmt: skip
-MODEL = {  # docs/qsa.md: V100 by the loop model and counted traffic, ms
-    (64, "neighbours"): "0.14", (512, "neighbours"): "0.47", (2048, "neighbours"): "1.5",
-    (64, "random"): "0.22", (512, "random"): "1.1", (2048, "random"): "4.1",
+MODEL = {  # docs/qsa.md says how
+    (64, "neighbours"): "0.12", (512, "neighbours"): "0.45", (2048, "neighbours"): "1.5",
+    (64, "random"): "0.21", (512, "random"): "1.2", (2048, "random"): "4.2",
 }  # fmt: skip
 
 

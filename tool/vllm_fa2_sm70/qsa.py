@@ -69,8 +69,8 @@ def sm70_qsa_page4_prefill(
             what it is and what it takes.
         NoRoute: the loaded library has no such operator.
 
-    Memory: 8 bytes for every entry of `indices` of up to 16,384 x 2048 / (4 K) rows at a time (at
-    most 64 MiB) and 8 bytes for every entry of `block_table`, freed when the kernels are done.
+    Memory: 8 bytes for each entry of `indices` (of at most 64 MiB at a time: more rows are served
+    by several launches), and 8 bytes for each entry of `block_table`.
     """
     import torch
 
