@@ -3,9 +3,9 @@
 
 VLLM_FA2_SM70_LIBRARY=.../_vllm_fa2_C.abi3.so python3 tests/gpu/report.py [OUTPUT] [PART ...]
 
-OUTPUT is tests/gpu/RESULTS.md when it is not given. Parts: tests sweep dense gqa sanitizers; all
-of them when none is given. What OUTPUT says of the other parts stays, if it is of the same library.
-Exits with 1 when anything is out of its bounds.
+OUTPUT is tests/gpu/RESULTS.md when it is not given. Parts: tests sweep dense gqa qsa
+sanitizers; all of them when none is given. What OUTPUT says of the other parts stays, if it is of
+the same library. Exits with 1 when anything is out of its bounds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import attention
 import combinations
 import dense_table
 import gqa_report
+import qsa_table
 import sweep_table
 import torch
 from errors import RELATIVE_L2_BOUND, WORST_BOUND
@@ -113,6 +114,7 @@ PARTS: dict[str, tuple[str, Callable[[], Part]]] = {
     "sweep": ("Sweep", sweep_table.measure),
     "dense": ("Dense attention over head sizes", dense_table.measure),
     "gqa": ("Long prefills (GQA)", gqa_report.measure),
+    "qsa": ("QSA page4", qsa_table.measure),
     "sanitizers": ("compute-sanitizer", sanitizers),
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import attention
 import gqa_small
+import qsa_cases
 import torch
 from attention import TILES
 from combinations import Case
@@ -120,6 +121,16 @@ def main() -> int:
             failed += bool(found)
             if found:
                 print(f"{name}: {'; '.join(found)}")
+    for small in qsa_cases.SMALL:
+        name = f"QSA, {small}"
+        if wanted not in name or not hasattr(torch.ops._vllm_fa2_C, "sm70_qsa_page4_prefill"):
+            continue
+        count += 1
+        call = qsa_cases.Call(small)
+        found = qsa_cases.complaints(call.launch(), call.reference())
+        failed += bool(found)
+        if found:
+            print(f"{name}: {'; '.join(found)}")
     print(f"{count} calls, {failed} of them wrong")
     return 0 if failed == 0 < count else 1
 

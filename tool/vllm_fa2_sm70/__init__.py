@@ -19,6 +19,7 @@ Environment:
     VLLM_FA2_SM70_GQA_PREFILL: ``fused`` (default), ``workspace`` or ``off``: what serves long
         prefills (docs/gqa-prefill.md).
     VLLM_FLASH_V100_PREFILL_D256_GQA_ARCH_128K_EXPERIMENTAL: ``0`` turns that off, too.
+    VLLM_SM70_QSA_XQA_PAGE4: ``0`` lets QSA prefills take the exact fallback (docs/qsa.md).
 
 The logger ``vllm_fa2_sm70`` says each call's route at level DEBUG.
 """
@@ -32,6 +33,8 @@ from vllm_fa2_sm70.interface import (
     get_scheduler_metadata,
     sparse_attn_func,
 )
+from vllm_fa2_sm70.qsa import qsa_prefill, sm70_qsa_page4_prefill
+from vllm_fa2_sm70.qsa_call import QsaCall, explain_qsa, qsa_route_counts, reset_qsa_route_counts
 from vllm_fa2_sm70.routes import NoRoute, explain, explanation
 from vllm_fa2_sm70.serving import (
     Trace,
@@ -50,8 +53,10 @@ library = operators.load()
 __all__ = [
     "Call",
     "NoRoute",
+    "QsaCall",
     "Trace",
     "explain",
+    "explain_qsa",
     "explanation",
     "fa_version_unsupported_reason",
     "flash_attn_varlen_func",
@@ -59,11 +64,15 @@ __all__ = [
     "get_scheduler_metadata",
     "is_fa_version_supported",
     "library",
+    "qsa_prefill",
+    "qsa_route_counts",
     "recent_calls",
     "refusal_counts",
     "release_memory",
+    "reset_qsa_route_counts",
     "reset_route_counts",
     "retained_memory",
     "route_counts",
+    "sm70_qsa_page4_prefill",
     "sparse_attn_func",
 ]

@@ -74,11 +74,12 @@ def load() -> Library:
     if _loaded is None:
         _loaded = _load()
         if not _loaded.reason:
-            from vllm_fa2_sm70 import tracing
+            from vllm_fa2_sm70 import qsa, tracing
 
             fitting = frozenset(n for n, text in OPTIONAL.items() if not _unlike(n, text))
             _loaded = replace(_loaded, optional=fitting)
             tracing.register(fitting)
+            qsa.register()
     return _loaded
 
 
