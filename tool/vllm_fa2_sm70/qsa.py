@@ -176,6 +176,7 @@ def describe_qsa(
 
     from vllm_fa2_sm70 import describe
 
+    on_cuda = q.device.type == "cuda"
     block_table, row_to_request, seq_lens, positions, indices = map(describe._info, numbers)
     return QsaCall(
         q=describe._info(q),
@@ -188,7 +189,7 @@ def describe_qsa(
         positions=positions,
         indices=indices,
         softmax_scale=softmax_scale,
-        capability=_capability(q.device),
+        capability=torch.cuda.get_device_capability(q.device) if on_cuda else None,
         needs_gradient=torch.is_grad_enabled()
         and any(tensor.requires_grad for tensor in (q, k_cache, v_cache, out)),
         environment=tuple((n, os.environ[n]) for n in QSA_ENVIRONMENT if n in os.environ),
@@ -241,12 +242,6 @@ def _compare(found: list[Any]) -> str:
 
 def _fake(*arguments: Any) -> None:
     pass
-
-
-def _capability(device: Any) -> tuple[int, int] | None:
-    from vllm_fa2_sm70 import describe
-
-    return describe._capability(device) if device.type == "cuda" else None
 
 
 def _operator() -> Any:

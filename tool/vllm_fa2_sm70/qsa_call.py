@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 from vllm_fa2_sm70.calls import PTX_VARIABLE, Call, TensorInfo
 from vllm_fa2_sm70.dense import capability_reason, dense_refusals
-from vllm_fa2_sm70.routes import REFUSED, NoRoute
+from vllm_fa2_sm70.routes import NoRoute
 
 PAGE4_VARIABLE = "VLLM_SM70_QSA_XQA_PAGE4"
 QSA_ENVIRONMENT = (PAGE4_VARIABLE, PTX_VARIABLE)
+REFUSED = "refused"
+"""The name under which calls without a route are counted."""
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 1, 256
 MIN_ROWS = 4096
