@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retained buffer: order over streams and threads, lack of memory at each place, forks."""
+"""The retained buffer: order over streams and threads, lack of memory at each place."""
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 
@@ -11,9 +10,8 @@ import pytest
 import torch
 from tests.unit.fakecuda import FakeCuda, Stream
 
-from vllm_fa2_sm70 import buffers
 from vllm_fa2_sm70.buffers import PERSISTENT, PREFLIGHT, TRANSIENT, DeviceBuffer, Shortage
-from vllm_fa2_sm70.preflight import HEADROOM, MIB, Memory, segment, shortage
+from vllm_fa2_sm70.preflight import HEADROOM, MIB, segment
 
 SIZE, OWN = 16 * MIB, (24 * MIB, MIB)
 
@@ -249,136 +247,3 @@ def test_lock_is_held_while_work_is_enqueued() -> None:
     for thread in calls:
         thread.join()
     assert len(rig.cuda.used_by) == 8 and rig.cuda.races == []
-
-
-@pytest.fixture
-def devices(monkeypatch: pytest.MonkeyPatch) -> list[FakeCuda]:
-    fakes = [FakeCuda(), FakeCuda()]
-    monkeypatch.setattr(buffers, "TorchCuda", lambda device: fakes[device.index])
-    monkeypatch.setattr(buffers, "_buffers", {})
-    return fakes
-
-
-def use(index: int, size: int = SIZE) -> None:
-    fake = buffers.buffer_of(torch.device("cuda", index))
-    fake.use(size, OWN, lambda: "own", lambda tensor, own: None)
-
-
-def test_each_device_has_a_buffer_of_its_own(devices: list[FakeCuda]) -> None:
-    use(0)
-    use(1, 2 * SIZE)
-    use(1)
-    assert [fake.allocations for fake in devices] == [1, 1]
-    assert buffers.retained_memory() == {0: SIZE, 1: 2 * SIZE}
-    assert buffers.release_memory(1) == 2 * SIZE
-    assert buffers.retained_memory() == {0: SIZE, 1: 0}
-    use(1)
-    assert buffers.release_memory() == 2 * SIZE and buffers.release_memory() == 0
-
-
-def test_two_devices_do_not_wait_for_each_other(devices: list[FakeCuda]) -> None:
-    buffer = buffers.buffer_of(torch.device("cuda", 0))
-    done = threading.Event()
-
-    def launch(tensor: torch.Tensor, own: str) -> None:
-        threading.Thread(target=lambda: (use(1), done.set())).start()
-        assert done.wait(5)
-
-    buffer.use(SIZE, OWN, lambda: "own", launch)
-
-
-def test_threads_that_come_first_together_get_the_same_buffer(devices: list[FakeCuda]) -> None:
-    start = threading.Barrier(16)
-    found: list[DeviceBuffer] = []
-
-    def work() -> None:
-        start.wait()
-        found.append(buffers.buffer_of(torch.device("cuda", 0)))
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(map(id, found))) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*")
-def test_a_forked_child_starts_anew_and_frees_nothing(devices: list[FakeCuda]) -> None:
-    use(0)
-    buffer = buffers.buffer_of(torch.device("cuda", 0))
-    buffer._lock.acquire()  # another thread is at work while this one forks
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert buffers.retained_memory() == {} and buffers.release_memory() == 0
-            use(0)
-            assert devices[0].allocations == 2 and devices[0].used == 2 * SIZE
-            assert buffers.release_memory() == SIZE and devices[0].used == SIZE
-            code = 0
-        finally:
-            os._exit(code)
-    buffer._lock.release()
-    assert os.waitpid(child, 0)[1] == 0
-    assert buffers.retained_memory() == {0: SIZE}
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (0, 0),
-        (1, 2 * MIB),
-        (MIB, 2 * MIB),
-        (MIB + 1, 20 * MIB),
-        (10 * MIB - 1, 20 * MIB),
-        (10 * MIB, 10 * MIB),
-        (10 * MIB + 1, 12 * MIB),
-        (160 * MIB, 160 * MIB),
-        (24_576_000, 24 * MIB),
-    ],
-)
-def test_sizes_are_rounded_as_the_caching_allocator_does(size: int, expected: int) -> None:
-    assert segment(size) == expected
-
-
-def test_memory_comes_from_another_thread_and_so_does_its_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads: list[threading.Thread] = []
-
-    def empty(size: int, **other: object) -> torch.Tensor:
-        threads.append(threading.current_thread())
-        if size == 7:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return torch.zeros(size)
-
-    monkeypatch.setattr(torch, "empty", empty)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: threading.current_thread())
-    cuda = buffers.TorchCuda(torch.device("cuda", 0))
-    tensor, stream = cuda.allocate(5)
-    assert tensor.numel() == 5 and stream is threads[0] is not threading.current_thread()
-    with pytest.raises(torch.OutOfMemoryError):
-        cuda.allocate(7)
-
-
-def test_free_and_releasable_count_together() -> None:
-    need = HEADROOM + 20 * MIB + 2 * MIB
-    assert shortage((2 * MIB, 5), Memory(need, 0)) == ""
-    assert shortage((2 * MIB, 5), Memory(0, need)) == ""
-    assert shortage((2 * MIB, 5), Memory(need // 2, need - need // 2)) == ""
-    assert "150.0 MiB are needed" in shortage((2 * MIB, 5), Memory(need // 2, need // 2 - 1))
-
-
-def test_statistics_of_torch_give_what_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = {
-        "reserved_bytes.all.current": 100,
-        "allocated_bytes.all.current": 30,
-        "inactive_split_bytes.all.current": 25,
-    }
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 1000))
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
-    cuda = buffers.TorchCuda(torch.device("cuda", 0))
-    assert cuda.memory() == Memory(7, 45)
-    stats.clear()
-    assert cuda.memory() == Memory(7, 0)
