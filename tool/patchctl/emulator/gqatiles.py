@@ -42,9 +42,7 @@ class Schedule:
     def parts_of(self, tile: int) -> slice:
         """The parts of a tile of the tail, in the order of their keys."""
         t = tile - self.whole
-        return slice(
-            t * self.runs // self.tail + t, ((t + 1) * self.runs - 1) // self.tail + t + 1
-        )
+        return slice(t * self.runs // self.tail + t, ((t + 1) * self.runs - 1) // self.tail + t + 1)
 
 
 class Tiles:

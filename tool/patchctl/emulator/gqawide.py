@@ -84,7 +84,7 @@ class GqaQk:
         placement = Placement(b.problem, data, memory)
         rows, sequences = tiles.count * ROWS, b.runs * _SEQUENCES
         before = [b.before(tiles, tile)[0] for tile in range(tiles.count)]
-        empty = {
+        empty: dict[str, Array] = {
             "p": np.full((tiles.count, b.size // _MAX_KEYS, 8, ROWS, 8), np.nan, np.float16),
             "p_max": np.full((b.size // _MAX_KEYS, rows), np.nan, np.float32),
             "run_max": np.full((sequences, rows), np.nan, np.float32),
@@ -141,9 +141,7 @@ class GqaPv:
         placement = Placement(b.problem, data, memory)
         given = [_probabilities(b, tiles, tile) for tile in range(tiles.count)]
         arrays = {n: np.concatenate([g[n] for g in given], axis=-1) for n in _BY_ROW}
-        addresses = {
-            n: memory.add(n, x, readable=~np.isnan(x)).address for n, x in arrays.items()
-        }
+        addresses = {n: memory.add(n, x, readable=~np.isnan(x)).address for n, x in arrays.items()}
         p = np.stack([g["p"] for g in given])
         addresses["p"] = memory.add("p", p, readable=~np.isnan(p)).address
         before = [b.before(tiles, tile) for tile in range(tiles.count)]
@@ -160,7 +158,10 @@ class GqaPv:
             flags = marks.array(np.int32, (tiles.count,))
             if b.problem.strange:
                 return Accuracy(0.0, 0.0, 0.0, int((flags != 1).sum()), flags.size)
-            now = [memory.tensors[n].array(x.dtype, x.shape) for n, x in zip(_STATE, state)]
+            now = [
+                memory.tensors[n].array(x.dtype, x.shape)
+                for n, x in zip(_STATE, state, strict=True)
+            ]
             pairs = [self._tile(tiles, tile, memory, now) for tile in range(tiles.count)]
             accuracy = judge([x for x, _ in pairs], [x for _, x in pairs])
             return also(accuracy, (flags != 0).sum())
@@ -215,6 +216,7 @@ def _state(tiles: Tiles, tile: int, keys: slice) -> tuple[Array, Array, Array]:
 def _probabilities(block: Block, tiles: Tiles, tile: int) -> dict[str, Array]:
     """What the QK kernel leaves; the probabilities are scaled by a running maximum."""
     scores, written = block.scores(tiles, tile), block.written(tiles, tile)
+    scores = np.where(np.isnan(scores), 0.0, scores)  # only V is strange here
     start = block.before(tiles, tile)[0] if block.first else np.full(ROWS, NO_MAX)
     maxima = np.full((block.size // _MAX_KEYS, ROWS), np.nan, np.float32)
     shape = (block.runs * _SEQUENCES, ROWS)

@@ -76,8 +76,6 @@ def _give(memory: GlobalMemory, arrays: dict[str, Array]) -> dict[str, int]:
     return {n: memory.add(n, x, readable=x != NOTHING).address for n, x in arrays.items()}
 
 
-
-
 def _exactly(
     data: QsaData,
     memory: GlobalMemory,
