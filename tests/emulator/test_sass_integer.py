@@ -33,6 +33,8 @@ VECTORS: list[tuple[str, dict[str, Lanes], dict[str, int]]] = [
     # products
     ("IMAD R0, R1, R2, R3", {"R1": 0x10001, "R2": 0x10001, "R3": 5}, {"R0": 0x20006}),
     ("IMAD R0, R1, -0x3, RZ", {"R1": 4}, {"R0": 0xFFFFFFF4}),
+    ("IMAD.U32 R0, R1, -0x8, RZ", {"R1": 3}, {"R0": 0xFFFFFFE8}),
+    ("IMAD.U32 R0, R1, R2, R3", {"R1": 0xFFFFFFFF, "R2": 2, "R3": 5}, {"R0": 3}),
     ("IMAD.MOV R0, RZ, RZ, -R1", {"R1": 2}, {"R0": 0xFFFFFFFE}),
     ("IMAD.MOV.U32 R0, RZ, RZ, 0x12345678", {}, {"R0": 0x12345678}),
     ("IMAD.IADD R0, R1, 0x1, -R2", {"R1": 9, "R2": 11}, {"R0": 0xFFFFFFFE}),
@@ -97,6 +99,44 @@ VECTORS: list[tuple[str, dict[str, Lanes], dict[str, int]]] = [
     ("ISETP.NE.AND P1, P2, R1, R2, PT", {"R1": 1, "R2": -1}, {"P1": 1, "P2": 0}),
     ("ISETP.NE.U32.AND P1, P2, RZ, c[0x0][0x0], PT", {}, {"P1": 1, "P2": 0}),
     ("ISETP.LE.U32.OR P1, PT, R1, 0x5, !PT", {"R1": 5}, {"P1": 1}),
+    ("ISETP.EQ.U32.AND P1, P2, R1, R2, PT", {"R1": -1, "R2": 0xFFFFFFFF}, {"P1": 1, "P2": 0}),
+    ("ISETP.EQ.OR P1, PT, R1, R2, P0", {"R1": 1, "R2": 2, "P0": False}, {"P1": 0}),
+    ("ISETP.EQ.OR P1, PT, R1, R2, P0", {"R1": 1, "R2": 2, "P0": True}, {"P1": 1}),
+    ("ISETP.EQ.OR P1, PT, R1, R2, !P0", {"R1": 2, "R2": 2, "P0": True}, {"P1": 1}),
+    ("ISETP.NE.OR P1, PT, R1, R2, P0", {"R1": 2, "R2": 2, "P0": False}, {"P1": 0}),
+    ("ISETP.NE.OR P1, PT, R1, R2, P0", {"R1": -1, "R2": 1, "P0": False}, {"P1": 1}),
+    ("ISETP.GT.OR P1, PT, R1, R2, P0", {"R1": 1, "R2": -1, "P0": False}, {"P1": 1}),
+    ("ISETP.GT.OR P1, PT, R1, R2, P0", {"R1": -1, "R2": -1, "P0": False}, {"P1": 0}),
+    ("ISETP.LT.OR P1, PT, R1, R2, P0", {"R1": -2, "R2": 1, "P0": False}, {"P1": 1}),
+    ("ISETP.LT.OR P1, PT, R1, R2, P0", {"R1": 1, "R2": 1, "P0": False}, {"P1": 0}),
+    # upper halves: the last predicate is the comparison of the lower ones
+    ("ISETP.GT.AND.EX P1, PT, R1, R2, PT, P0", {"R1": 3, "R2": 3, "P0": True}, {"P1": 1}),
+    ("ISETP.GT.AND.EX P1, PT, R1, R2, PT, P0", {"R1": -1, "R2": 3, "P0": True}, {"P1": 0}),
+    (
+        "ISETP.LT.OR.EX P1, PT, R1, R2, P3, P0",
+        {"R1": 3, "R2": 3, "P0": False, "P3": False},
+        {"P1": 0},
+    ),
+    (
+        "ISETP.LT.OR.EX P1, PT, R1, R2, P3, P0",
+        {"R1": 4, "R2": 3, "P0": False, "P3": True},
+        {"P1": 1},
+    ),
+    (
+        "ISETP.LT.OR.EX P1, PT, R1, R2, P3, P0",
+        {"R1": -1, "R2": 3, "P0": False, "P3": False},
+        {"P1": 1},
+    ),
+    (
+        "ISETP.EQ.OR.EX P1, PT, R1, R2, !P3, P0",
+        {"R1": 3, "R2": 3, "P0": True, "P3": True},
+        {"P1": 1},
+    ),
+    (
+        "ISETP.EQ.OR.EX P1, PT, R1, R2, !P3, P0",
+        {"R1": 3, "R2": 3, "P0": False, "P3": True},
+        {"P1": 0},
+    ),
     # choices
     ("SEL R0, R1, 0x14, P0", {"R1": 9, "P0": True}, {"R0": 9}),
     ("SEL R0, R1, 0x14, !P0", {"R1": 9, "P0": True}, {"R0": 20}),

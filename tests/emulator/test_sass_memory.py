@@ -33,6 +33,7 @@ def at(found: Tensor, offset: int = 0) -> dict[str, int]:
         ("E.S16.SYS", 0x84, [0xFFFF8584]),
         ("E.SYS", 4, [0x07060504]),
         ("E.64.SYS", 8, [0x0B0A0908, 0x0F0E0D0C]),
+        ("E.CONSTANT.SYS", 4, [0x07060504]),
         ("E.128.CONSTANT.SYS", 16, [0x13121110, 0x17161514, 0x1B1A1918, 0x1F1E1D1C]),
     ],
 )
@@ -151,15 +152,19 @@ def test_generic_access_reaches_global_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "size"), [("U8", 1), ("U16", 2), ("", 4), ("64", 8), ("128", 16)]
+    ("stored", "loaded", "size"),
+    [
+        ("STS.U8", "LDS.U8", 1),
+        ("STS.U16", "LDS.U16", 2),
+        ("STS.U16", "LDS.U.U16", 2),
+        ("STS", "LDS", 4),
+        ("STS", "LDS.U", 4),
+        ("STS.64", "LDS.U.64", 8),
+        ("STS.128", "LDS.U.128", 16),
+    ],
 )
-def test_shared_memory_returns_what_was_stored(suffix: str, size: int) -> None:
-    name = f".{suffix}" if suffix else ""
-    rig = Rig(
-        f"STS{name} [R0+0x10], R4",
-        f"LDS{name.replace('.', '.U.', 1) if size > 2 else name} R8, [R0+0x10]",
-        shared=1024,
-    )
+def test_shared_memory_returns_what_was_stored(stored: str, loaded: str, size: int) -> None:
+    rig = Rig(f"{stored} [R0+0x10], R4", f"{loaded} R8, [R0+0x10]", shared=1024)
     lanes = np.arange(32)
     rig.set(R0=lanes * size, R4=lanes, R5=lanes + 100, R6=lanes + 200, R7=lanes + 300).run()
     for i in range(max(1, size // 4)):
