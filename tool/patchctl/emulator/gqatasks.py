@@ -76,9 +76,9 @@ class GqaMerge:
         lse[rng.random(lse.shape) < 0.2] = -np.inf
         lse[:, 1] = -np.inf
         o = rng.standard_normal((schedule.parts, ROWS, 256)).astype(np.float32)
-        exists = np.ones(lse.shape, bool)
+        exists = np.zeros(lse.shape, bool)
         for tile in range(schedule.whole, tiles.count):
-            exists[schedule.parts_of(tile), tiles.real(tile) :] = False
+            exists[schedule.parts_of(tile), : tiles.real(tile)] = True
         seen = exists & (lse != -np.inf)
         o[~seen] = np.nan
         parts = _add_parts(memory, schedule, tiles, given=(o, lse, exists, seen))
