@@ -176,7 +176,7 @@ def test_memory_is_what_the_documentation_says() -> None:
     before = torch.cuda.memory_allocated()
     call.launch(out=out)
     took = torch.cuda.max_memory_allocated() - before
-    assert took <= (64 << 20) + 8 * tensors["block_table"].numel() + 16384
+    assert took <= (66 << 20) + 8 * tensors["block_table"].numel()
 
 
 @pytest.mark.parametrize(("rows", "route"), [(4095, "paged"), (4096, "page4")])
