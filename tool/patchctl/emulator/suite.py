@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from patchctl.emulator.cachetasks import CacheTask
 from patchctl.emulator.findings import Kind
+from patchctl.emulator.prefilltrials import trials as prefill_trials
 from patchctl.emulator.problem import Problem
 from patchctl.emulator.tasks import Attention, Combine, Task
 from patchctl.formats.emulation import Ability, Launchable, Work
@@ -28,7 +29,9 @@ def short_list(kernel: Launchable) -> list[Trial]:
         return _attention(kernel)
     if kernel.rule.work is Work.COMBINE:
         return _combine()
-    return _cache(rotates_q=kernel.rule.work is Work.ROTATE)
+    if kernel.rule.work in (Work.APPEND, Work.ROTATE):
+        return _cache(rotates_q=kernel.rule.work is Work.ROTATE)
+    return [Trial(*parts) for parts in prefill_trials(kernel.rule.work)]
 
 
 def long_list(kernel: Launchable) -> list[Trial]:

@@ -21,6 +21,14 @@ class Work(StrEnum):
     COMBINE = "combine"
     APPEND = "append"
     ROTATE = "rotate"
+    GQA_FUSED = "gqa_fused"
+    GQA_MERGE = "gqa_merge"
+    GQA_REPAIR = "gqa_repair"
+    GQA_QK = "gqa_qk"
+    GQA_PV = "gqa_pv"
+    QSA_RANK = "qsa_rank"
+    QSA_TABLE = "qsa_table"
+    QSA_FWD = "qsa_fwd"
 
 
 class Ability(StrEnum):
