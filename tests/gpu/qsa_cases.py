@@ -196,7 +196,8 @@ class Call:
     def launch(self, **changes: Any) -> Tensor:
         """The operator; `out` is NaN before."""
         given = {**self.tensors, "softmax_scale": 0.0625, **changes}
-        given.setdefault("out", torch.full_like(given["q"], math.nan))
+        if "out" not in given:
+            given["out"] = torch.full_like(given["q"], math.nan)
         torch.ops._vllm_fa2_C.sm70_qsa_page4_prefill(**given)
         out: Tensor = given["out"]
         return out

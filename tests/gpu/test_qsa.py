@@ -37,7 +37,9 @@ def allow_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def routed(call: Call, **changes: Any) -> torch.Tensor:
     """`qsa_prefill` with forwarded metadata."""
-    given = {**call.tensors, "query_start_loc": call.query_start_loc, **changes}
+    given = {**call.tensors, **changes}
+    if "query_start_loc" not in given:
+        given["query_start_loc"] = call.query_start_loc
     return shim.qsa_prefill(**given)
 
 
@@ -131,7 +133,8 @@ def test_same_bits_twice_and_whatever_is_beside() -> None:
 
 @pytest.mark.cuda
 def test_graph_replays_are_the_eager_bits() -> None:
-    call = Call(Case((1000, 100), (3000, 900), 512))
+    # not poisoned: the other selections see other tokens
+    call = Call(Case((1000, 100), (3000, 900), 512, poison=False))
     eager = call.launch()
     out = torch.empty_like(eager)
     graph = torch.cuda.CUDAGraph()
@@ -154,14 +157,15 @@ def test_graph_replays_are_the_eager_bits() -> None:
 def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     call = Call(Case((4096,), (5000,), 64))
     call.launch()
+    start = call.query_start_loc  # copied from the host
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         call.launch()
-        routed(call)
+        routed(call, query_start_loc=start)
         monkeypatch.setenv("VLLM_SM70_QSA_XQA_PAGE4", "0")
-        routed(call)
-        routed(call, row_to_request=None, positions=None)
+        routed(call, query_start_loc=start)
+        routed(call, query_start_loc=start, row_to_request=None, positions=None)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -176,7 +180,7 @@ def test_memory_is_what_the_documentation_says() -> None:
     before = torch.cuda.memory_allocated()
     call.launch(out=out)
     took = torch.cuda.max_memory_allocated() - before
-    assert took <= (64 << 20) + 8 * tensors["block_table"].numel() + 16384
+    assert took <= (66 << 20) + 8 * tensors["block_table"].numel()
 
 
 @pytest.mark.parametrize(("rows", "route"), [(4095, "paged"), (4096, "page4")])
@@ -257,10 +261,10 @@ def test_operator_by_name_makes_its_output() -> None:
 def test_compiled_is_eager() -> None:
     call = Call(Case((4096,), (4200,), 64))
 
+    given = {**call.tensors, "query_start_loc": call.query_start_loc}
+
     def step(q: torch.Tensor) -> torch.Tensor:
-        return shim.qsa_prefill(
-            **{**call.tensors, "q": q * 2, "query_start_loc": call.query_start_loc}
-        ) + 1  # fmt: skip
+        return shim.qsa_prefill(**{**given, "q": q * 2}) + 1
 
     with torch.inference_mode():
         compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
