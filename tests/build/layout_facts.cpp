@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,7 +23,6 @@
 #include "sm70/softmax.h"
 
 using namespace flash::sm70;
-using Traits = Flash_fwd_kernel_traits<256>;
 
 namespace {
 
@@ -37,6 +37,29 @@ void expect(bool holds, const std::string &what) {
 void expect_equal(long got, long expected, const std::string &what) {
     expect(got == expected,
         what + ": got " + std::to_string(got) + ", expected " + std::to_string(expected));
+}
+
+// Runs a check for the tile of every head size and variant; names the tile that it fails for.
+template <int kHeadDim, Variant kVariant, typename Check>
+void for_tile(const Check &check) {
+    try {
+        check(Flash_fwd_kernel_traits<kHeadDim, kVariant>{});
+    } catch (const Failed &failed) {
+        static const char *const kNames[] = {"contiguous", "paged", "general"};
+        throw Failed{"head size " + std::to_string(kHeadDim) + ", " +
+                     kNames[static_cast<int>(kVariant)] + ": " + failed.what};
+    }
+}
+
+template <typename Check>
+void for_every_tile(const Check &check) {
+#define EVERY_HEAD_DIM(variant)                                                                \
+    for_tile<64, variant>(check), for_tile<96, variant>(check), for_tile<128, variant>(check), \
+        for_tile<192, variant>(check), for_tile<256, variant>(check)
+    EVERY_HEAD_DIM(Variant::kContiguous);
+    EVERY_HEAD_DIM(Variant::kPaged);
+    EVERY_HEAD_DIM(Variant::kGeneral);
+#undef EVERY_HEAD_DIM
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
@@ -68,6 +91,7 @@ void fragments_are_bijections() {
     expect_fragment_bijection(c_coord, 8, 8, 8, "C");
 }
 
+template <typename Traits>
 void acc_fragment_registers_are_a_bijection() {
     std::set<int> registers;
     for (int row = 0; row < 2; ++row) {
@@ -92,11 +116,14 @@ void expect_tile_bijection(Column column, int rows, int cols, const char *name) 
         seen.begin()->first == 0 && seen.rbegin()->first == rows - 1, std::string(name) + ": rows");
 }
 
+template <typename Traits>
 void warp_tiles_are_bijections() {
-    expect_tile_bijection<Traits::AccS>(score_col, Traits::kWarpM, Traits::kBlockN, "S");
-    expect_tile_bijection<Traits::AccO>(out_col, Traits::kWarpM, Traits::kHeadDim, "O");
+    expect_tile_bijection<typename Traits::AccS>(score_col, Traits::kWarpM, Traits::kBlockN, "S");
+    expect_tile_bijection<typename Traits::AccO>(
+        out_col<Traits::kHeadDim>, Traits::kWarpM, Traits::kHeadDim, "O");
 }
 
+template <typename Traits>
 void neighbouring_columns_are_adjacent() {
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int col = 0; col < Traits::AccS::kCols; col += 2) {
@@ -104,14 +131,16 @@ void neighbouring_columns_are_adjacent() {
                 "S columns packed into one register");
         }
         for (int col = 0; col < Traits::AccO::kCols; col += 2) {
-            expect_equal(out_col(lane, col + 1), out_col(lane, col) + 1,
+            const int d = out_col<Traits::kHeadDim>(lane, col);
+            expect_equal(out_col<Traits::kHeadDim>(lane, col + 1), d + 1,
                 "O columns packed into one register");
-            expect_equal(out_col(lane, col) % 2, 0, "an O pair is aligned to 4 bytes");
+            expect_equal(d % 2, 0, "an O pair is aligned to 4 bytes");
         }
     }
 }
 
 // A butterfly over the peer masks joins exactly the lanes that own a row.
+template <typename Traits>
 void row_peers_are_the_lanes_of_a_row() {
     for (int row = 0; row < Traits::AccS::kRows; ++row) {
         std::map<int, std::set<int>> owners;
@@ -160,7 +189,7 @@ int passes(Address address, int bytes) {
     return total;
 }
 
-constexpr int kMinPasses16 = 4;
+constexpr int kMinPasses16 = 4, kMinPasses8 = 2;
 
 template <typename Layout>
 void expect_layout_bijection(int rows, int groups, int bytes, const char *name) {
@@ -176,12 +205,13 @@ void expect_layout_bijection(int rows, int groups, int bytes, const char *name) 
     expect_equal(offsets.size() * kGroupBytes, bytes, std::string(name) + ": bytes used");
 }
 
+template <typename Traits>
 void layouts_are_bijections() {
-    expect_layout_bijection<Traits::LayoutQ>(
+    expect_layout_bijection<typename Traits::LayoutQ>(
         Traits::kBlockM, Traits::kHeadDim / 8, Traits::kRingOffset, "Q");
-    expect_layout_bijection<Traits::LayoutK>(
+    expect_layout_bijection<typename Traits::LayoutK>(
         Traits::kBlockN, Traits::kKChunkDim / 8, Traits::kChunkBytes, "K chunk");
-    expect_layout_bijection<Traits::LayoutV>(
+    expect_layout_bijection<typename Traits::LayoutV>(
         Traits::kVChunkKeys, Traits::kHeadDim / 8, Traits::kChunkBytes, "V chunk");
 }
 
@@ -205,51 +235,80 @@ int v_load_passes(int first_key, int first_group) {
         16);
 }
 
+template <typename Traits>
 void operand_loads_have_no_conflicts() {
+    using LayoutV = typename Traits::LayoutV;
     for (int row = 0; row < Traits::kBlockM; row += 8) {
         for (int group = 0; group < Traits::kHeadDim / 8; ++group) {
-            expect_equal(q_load_passes<Traits::LayoutQ>(row, group), kMinPasses16, "load of Q");
+            expect_equal(
+                q_load_passes<typename Traits::LayoutQ>(row, group), kMinPasses16, "load of Q");
         }
     }
     for (int key = 0; key < Traits::kBlockN; key += 32) {
         for (int group = 0; group < Traits::kKChunkDim / 8; ++group) {
-            expect_equal(k_load_passes<Traits::LayoutK>(key, group), kMinPasses16, "load of K");
+            expect_equal(
+                k_load_passes<typename Traits::LayoutK>(key, group), kMinPasses16, "load of K");
         }
     }
     for (int key = 0; key < Traits::kVChunkKeys; key += 4) {
-        for (int group = 0; group < Traits::kHeadDim / 8; group += 8) {
-            expect_equal(v_load_passes<Traits::LayoutV>(key, group), kMinPasses16, "load of V");
+        for (int load = 0; load < Traits::kVLoads; ++load) {
+            expect_equal(v_load_passes<LayoutV>(key, 8 * load), kMinPasses16, "load of V");
         }
+        if (!Traits::kVTail) { continue; }
+        const auto tail = [=](int lane) {
+            const int d = 64 * Traits::kVLoads + v_tail_column(lane);
+            return LayoutV::offset(key + v_operand_key(lane), d / 8) + d % 8 * 2;
+        };
+        expect_equal(passes(tail, 8), kMinPasses8, "load of V's last 32 columns");
     }
 }
 
-void fills_have_no_conflicts() {
-    for (int first = 0; first < Traits::kNThreads; first += kWarpSize) {
-        const auto k = [=](int lane) {
-            return Traits::LayoutK::offset(
-                (first + lane) / Traits::kKFillLanes, (first + lane) % Traits::kKFillLanes);
-        };
-        const auto v = [=](int lane) {
-            return Traits::LayoutV::offset(
-                (first + lane) / Traits::kVFillLanes, (first + lane) % Traits::kVFillLanes);
-        };
-        expect_equal(passes(k, 16), kMinPasses16, "fill of K");
-        expect_equal(passes(v, 16), kMinPasses16, "fill of V");
+// Every group of a chunk is written once, and each of a warp's stores without conflicts.
+template <typename Fill, typename Layout>
+void expect_good_fill(int threads, int keys, const char *name) {
+    std::set<int> written;
+    for (int pass = 0; pass < Fill::kKeyPasses; ++pass) {
+        for (int part = 0; part < Fill::kParts; ++part) {
+            const auto offset = [=](int tid) {
+                return Layout::offset(
+                    pass * Fill::kKeys + Fill::key(tid), part * Fill::kLanes + Fill::group(tid));
+            };
+            for (int tid = 0; tid < threads; ++tid) { written.insert(offset(tid)); }
+            for (int first = 0; first < threads; first += kWarpSize) {
+                expect_equal(passes([=](int lane) { return offset(first + lane); }, 16),
+                    kMinPasses16, std::string("fill of ") + name);
+            }
+        }
     }
-    for (int row = 0; row < Traits::kBlockM; ++row) {
-        const auto q = [=](int lane) { return Traits::LayoutQ::offset(row, lane); };
+    expect_equal(written.size() * kGroupBytes, keys * Layout::kRowBytes,
+        std::string("bytes filled of ") + name);
+}
+
+template <typename Traits>
+void fills_have_no_conflicts() {
+    using LayoutQ = typename Traits::LayoutQ;
+    expect_good_fill<typename Traits::KFill, typename Traits::LayoutK>(
+        Traits::kNThreads, Traits::kBlockN, "K");
+    expect_good_fill<typename Traits::VFill, typename Traits::LayoutV>(
+        Traits::kNThreads, Traits::kVChunkKeys, "V");
+    constexpr int kGroups = Traits::kHeadDim / 8;
+    for (int first = 0; first < Traits::kBlockM * kGroups; first += kWarpSize) {
+        const auto q = [=](int lane) {
+            return LayoutQ::offset((first + lane) / kGroups, (first + lane) % kGroups);
+        };
         expect_equal(passes(q, 16), kMinPasses16, "fill of Q, read of O");
     }
 }
 
+template <typename Traits>
 void o_is_staged_in_two_passes() {
     for (int row = 0; row < Traits::AccO::kRows; ++row) {
         for (int col = 0; col < Traits::AccO::kCols; col += 2) {
             const auto o = [=](int lane) {
-                const int d = out_col(lane, col);
+                const int d = out_col<Traits::kHeadDim>(lane, col);
                 return Traits::LayoutQ::offset(acc_row(lane, row), d / 8) + d % 8 * 2;
             };
-            expect_equal(passes(o, 4), 2, "staging of O");
+            expect(passes(o, 4) <= 2, "staging of O takes more than two passes");
         }
     }
 }
@@ -261,51 +320,71 @@ struct PlainLayout {
 };
 
 void unswizzled_layouts_conflict() {
-    expect_equal(q_load_passes<PlainLayout<Traits::kHeadDim>>(0, 0), 16, "plain Q");
-    expect_equal(k_load_passes<PlainLayout<Traits::kKChunkDim>>(0, 0), 32, "plain K");
-    expect_equal(v_load_passes<PlainLayout<Traits::kHeadDim>>(0, 0), 16, "plain V");
+    expect_equal(q_load_passes<PlainLayout<256>>(0, 0), 16, "plain Q, rows of 512 bytes");
+    expect_equal(q_load_passes<PlainLayout<96>>(0, 0), 8, "plain Q, rows of 192 bytes");
+    expect_equal(k_load_passes<PlainLayout<64>>(0, 0), 32, "plain K, rows of 128 bytes");
+    expect_equal(k_load_passes<PlainLayout<32>>(0, 0), 16, "plain K, rows of 64 bytes");
+    expect_equal(k_load_passes<PlainLayout<48>>(0, 0), 8, "plain K, rows of 96 bytes");
+    expect_equal(v_load_passes<PlainLayout<256>>(0, 0), 16, "plain V, rows of 512 bytes");
+    expect_equal(v_load_passes<PlainLayout<96>>(0, 0), 8, "plain V, rows of 192 bytes");
+}
+
+// A thread finds all its groups of a chunk from the first one.
+template <typename Fill, typename Layout>
+void expect_fill_offsets(int threads, const char *name) {
+    for (int tid = 0; tid < threads; ++tid) {
+        const int key = Fill::key(tid), group = Fill::group(tid);
+        for (int pass = 0; pass < Fill::kKeyPasses; ++pass) {
+            for (int part = 0; part < Fill::kParts; ++part) {
+                expect_equal(Layout::offset(key, group) +
+                                 Layout::offset(pass * Fill::kKeys, part * Fill::kLanes),
+                    Layout::offset(key + pass * Fill::kKeys, group + part * Fill::kLanes),
+                    std::string("a thread's other groups of ") + name);
+            }
+        }
+    }
 }
 
 // The addresses that the main loop derives from unit 0 are those of the layout.
+template <typename Traits>
 void operand_addresses_follow_from_the_first() {
+    using LayoutQ = typename Traits::LayoutQ;
+    using LayoutK = typename Traits::LayoutK;
+    using LayoutV = typename Traits::LayoutV;
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int group = 0; group < Traits::kHeadDim / 8; ++group) {
-            const int row = 16 + q_operand_row(lane), step = group % 8 * kGroupBytes,
-                      line = group / 8 * 128;
-            expect_equal((Traits::LayoutQ::offset(row, 0) ^ step) + line,
-                Traits::LayoutQ::offset(row, group), "address of Q");
+            const int row = Traits::kWarpM + q_operand_row(lane);
+            expect_equal(
+                LayoutQ::from_first(LayoutQ::offset(row, 0), group) + 8 * LayoutQ::kRowBytes,
+                LayoutQ::offset(row + 8, group), "address of Q");
         }
         for (int group = 0; group < Traits::kKChunkDim / 8; ++group) {
             const int key = k_operand_key(lane);
-            expect_equal((Traits::LayoutK::offset(key, 0) ^ group * kGroupBytes) +
-                             32 * Traits::LayoutK::kRowBytes,
-                Traits::LayoutK::offset(key + 32, group), "address of K");
+            expect_equal(
+                LayoutK::from_first(LayoutK::offset(key, 0), group) + 32 * LayoutK::kRowBytes,
+                LayoutK::offset(key + 32, group), "address of K");
         }
         const int key = v_operand_key(lane), group = v_operand_group(lane);
-        expect_equal(Traits::LayoutV::offset(key, group) + 4 * Traits::LayoutV::kRowBytes + 128,
-            Traits::LayoutV::offset(key + 4, group + 8), "address of V");
+        for (int load = 0; load < Traits::kVLoads; ++load) {
+            expect_equal(LayoutV::offset(key, group) + 4 * LayoutV::kRowBytes + 128 * load,
+                LayoutV::offset(key + 4, group + 8 * load), "address of V");
+        }
+        const int tail = (64 * Traits::kVLoads + v_tail_column(lane)) / 8;
+        expect_equal(LayoutV::offset(key, tail) + 4 * LayoutV::kRowBytes,
+            LayoutV::offset(key + 4, tail), "address of V's last 32 columns");
     }
-    for (int thread = 0; thread < Traits::kNThreads; ++thread) {
-        const int k_key = thread / Traits::kKFillLanes, k_group = thread % Traits::kKFillLanes;
-        const int v_key = thread / Traits::kVFillLanes, v_group = thread % Traits::kVFillLanes;
-        expect_equal(Traits::LayoutK::offset(k_key, k_group) +
-                         Traits::LayoutK::offset(Traits::kKFillKeys, 0),
-            Traits::LayoutK::offset(k_key + Traits::kKFillKeys, k_group),
-            "a thread's second group of K");
-        expect_equal(Traits::LayoutV::offset(v_key, v_group) +
-                         Traits::LayoutV::offset(Traits::kVFillKeys, 0),
-            Traits::LayoutV::offset(v_key + Traits::kVFillKeys, v_group),
-            "a thread's second group of V");
-    }
+    expect_fill_offsets<typename Traits::KFill, LayoutK>(Traits::kNThreads, "K");
+    expect_fill_offsets<typename Traits::VFill, LayoutV>(Traits::kNThreads, "V");
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
 // Exact S = Q K^T -> P -> O = P V of one warp, lane by lane, on small integers
 
-constexpr int kM = Traits::kWarpM, kN = Traits::kBlockN, kD = 64;
-
+template <typename Traits>
 struct Matrices {
+    static constexpr int kM = Traits::kWarpM, kN = Traits::kBlockN, kD = Traits::kHeadDim;
     int q[kM][kD], k[kN][kD], v[kN][kD];
+    int score[kM][kN] = {};
 
     Matrices() {
         uint32_t state = 1;
@@ -321,6 +400,11 @@ struct Matrices {
         }
         for (auto &row : v) {
             for (int &x : row) { x = next(); }
+        }
+        for (int row = 0; row < kM; ++row) {
+            for (int key = 0; key < kN; ++key) {
+                for (int d = 0; d < kD; ++d) { score[row][key] += q[row][d] * k[key][d]; }
+            }
         }
     }
 };
@@ -351,20 +435,16 @@ void mma(Accumulator &c, const Operand &a, const Operand &b, CoordB coord_b) {
     }
 }
 
-int expected_score(const Matrices &x, int row, int key) {
-    int sum = 0;
-    for (int d = 0; d < kD; ++d) { sum += x.q[row][d] * x.k[key][d]; }
-    return sum;
-}
-
 // Scores as [8-row block][32-key block][lane][register]; each checked against the plain product.
-using Scores = std::array<std::array<Accumulator, kN / 32>, kM / 8>;
+template <typename Traits>
+using Scores = std::array<std::array<Accumulator, Traits::kBlockN / 32>, Traits::kBlocksM>;
 
-Scores make_scores(const Matrices &x) {
-    Scores scores = {};
-    for (int m = 0; m < kM / 8; ++m) {
-        for (int n = 0; n < kN / 32; ++n) {
-            for (int d = 0; d < kD; d += 4) {
+template <typename Traits>
+Scores<Traits> make_scores(const Matrices<Traits> &x) {
+    Scores<Traits> scores = {};
+    for (int m = 0; m < Traits::kBlocksM; ++m) {
+        for (int n = 0; n < Traits::kBlockN / 32; ++n) {
+            for (int d = 0; d < Traits::kHeadDim; d += 4) {
                 Operand a, b;
                 for (int lane = 0; lane < kWarpSize; ++lane) {
                     for (int i = 0; i < 4; ++i) {
@@ -379,18 +459,20 @@ Scores make_scores(const Matrices &x) {
     return scores;
 }
 
-int score_at(const Scores &scores, int lane, int row, int col) {
+template <typename Traits>
+int score_at(const Scores<Traits> &scores, int lane, int row, int col) {
     return scores[row >> 1][col >> 2][lane][Traits::AccS::index(row, col)];
 }
 
+template <typename Traits>
 void scores_are_exact() {
-    const Matrices x;
-    const Scores scores = make_scores(x);
+    const auto x = std::make_unique<Matrices<Traits>>();
+    const Scores<Traits> scores = make_scores<Traits>(*x);
     for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int row = 0; row < Traits::AccS::kRows; ++row) {
             for (int col = 0; col < Traits::AccS::kCols; ++col) {
-                expect_equal(score_at(scores, lane, row, col),
-                    expected_score(x, acc_row(lane, row), score_col(lane, col)), "S");
+                expect_equal(score_at<Traits>(scores, lane, row, col),
+                    x->score[acc_row(lane, row)][score_col(lane, col)], "S");
             }
         }
     }
@@ -398,10 +480,11 @@ void scores_are_exact() {
 
 // Elements of O that differ from the plain product, with `source` as the lane that an A operand is
 // taken from.
-template <typename Source>
+template <typename Traits, typename Source>
 int wrong_outputs(Source source) {
-    const Matrices x;
-    const Scores scores = make_scores(x);
+    constexpr int kM = Traits::kWarpM, kN = Traits::kBlockN, kD = Traits::kHeadDim;
+    const auto x = std::make_unique<Matrices<Traits>>();
+    const Scores<Traits> scores = make_scores<Traits>(*x);
     std::array<std::array<Accumulator, kD / 32>, kM / 8> out = {};
     for (int m = 0; m < kM / 8; ++m) {
         for (int group = 0; group < kN / 16; ++group) {
@@ -411,26 +494,29 @@ int wrong_outputs(Source source) {
             for (int lane = 0; lane < kWarpSize; ++lane) {
                 const int kept = p_kept_row(lane), peer = p_exchange_peer(lane);
                 for (int i = 0; i < 2; ++i) {
-                    const int own = score_at(scores, lane, 2 * m + kept, 2 * group + i);
+                    const int own = score_at<Traits>(scores, lane, 2 * m + kept, 2 * group + i);
                     const int received =
-                        score_at(scores, peer, 2 * m + 1 - p_kept_row(peer), 2 * group + i);
+                        score_at<Traits>(scores, peer, 2 * m + 1 - p_kept_row(peer), 2 * group + i);
                     p[lane][i] = kept ? received : own;
                     p[lane][2 + i] = kept ? own : received;
                 }
                 for (int i = 0; i < 4; ++i) {
                     expect_equal(p[lane][i],
-                        expected_score(x, 8 * m + p_row(lane), 16 * group + p_first_key(lane) + i),
+                        x->score[8 * m + p_row(lane)][16 * group + p_first_key(lane) + i],
                         "P after the exchange");
                 }
             }
             for (int step = 0; step < 4; ++step) {
                 Operand a, b;
                 for (int lane = 0; lane < kWarpSize; ++lane) { a[lane] = p[source(lane, step)]; }
-                for (int n = 0; n < kD / 32; ++n) {  // the two B fragments of one 16-byte load
+                for (int n = 0; n < kD / 32; ++n) {
                     for (int lane = 0; lane < kWarpSize; ++lane) {
                         for (int i = 0; i < 4; ++i) {
-                            b[lane][i] = x.v[16 * group + 4 * step + v_operand_key(lane)]
-                                            [8 * v_operand_group(lane) + 4 * n + i];
+                            const int d =
+                                n / 2 < Traits::kVLoads
+                                    ? 64 * (n / 2) + 8 * v_operand_group(lane) + 4 * (n % 2)
+                                    : 64 * Traits::kVLoads + v_tail_column(lane);
+                            b[lane][i] = x->v[16 * group + 4 * step + v_operand_key(lane)][d + i];
                         }
                     }
                     mma(out[m][n], a, b, b_row_coord);
@@ -444,8 +530,8 @@ int wrong_outputs(Source source) {
             for (int col = 0; col < 4 * kD / 32; ++col) {
                 int expected = 0;
                 for (int key = 0; key < kN; ++key) {
-                    expected +=
-                        expected_score(x, acc_row(lane, row), key) * x.v[key][out_col(lane, col)];
+                    expected += x->score[acc_row(lane, row)][key] *
+                                x->v[key][out_col<Traits::kHeadDim>(lane, col)];
                 }
                 wrong += out[row >> 1][col >> 2][lane][Traits::AccO::index(row, col)] != expected;
             }
@@ -454,26 +540,30 @@ int wrong_outputs(Source source) {
     return wrong;
 }
 
+template <typename Traits>
 void outputs_are_exact() {
-    expect_equal(wrong_outputs(p_broadcast_source), 0, "wrong elements of O");
+    expect_equal(wrong_outputs<Traits>(p_broadcast_source), 0, "wrong elements of O");
 }
 
+template <typename Traits>
 void outputs_are_wrong_when_p_is_taken_from_another_lane() {
-    expect(wrong_outputs([](int lane, int step) { return p_broadcast_source(lane, step ^ 1); }) > 0,
+    expect(wrong_outputs<Traits>(
+               [](int lane, int step) { return p_broadcast_source(lane, step ^ 1); }) > 0,
         "a wrong source goes unnoticed");
 }
 
 ////////////////////////////////////////////////////////////////////////////////////////////////////
 // Tiles, masks, scaling
 
+template <typename Traits>
 void chunk_stream_visits_every_chunk_once_and_in_order() {
     constexpr int kTiles = 4;
     std::vector<int> next_k(kTiles + 1), next_v(kTiles + 1);
     for (int position = 0; position < kTiles * Traits::kChunks; ++position) {
         const auto chunk = Traits::chunk_at(position);
         if (chunk.tile < 0) {
-            expect(position == Traits::kHeldBack && !chunk.is_k,
-                "only the first held-back chunk has no tile");
+            expect(Traits::is_held_back(position) && !chunk.is_k && position < Traits::kChunks,
+                "only the first held-back chunks have no tile");
             continue;
         }
         expect_equal(chunk.index, chunk.is_k ? next_k[chunk.tile]++ : next_v[chunk.tile]++,
@@ -489,18 +579,71 @@ void chunk_stream_visits_every_chunk_once_and_in_order() {
     }
 }
 
-void key_limits_are_bottom_right_aligned() {
+// The slot of a chunk is written while other warps may still read what was in it, and read while
+// others may still write it, unless a barrier is between. A chunk is stored, and another one read,
+// with as many barriers behind them as the positions before have.
+template <typename Traits>
+void ring_slots_change_hands_at_a_barrier() {
+    constexpr int kAhead = Traits::kChunksPerRegion;
+    const auto barriers_before = [](int position) {
+        int count = 0;
+        for (int p = 0; p < position; ++p) { count += Traits::has_barrier(p % Traits::kChunks); }
+        return count;
+    };
+    for (int position = kAhead; position < 3 * Traits::kChunks; ++position) {
+        expect_equal(Traits::slot_offset(position + kAhead), Traits::slot_offset(position - kAhead),
+            "slot that is filled");
+        expect(barriers_before(position) > barriers_before(position - kAhead),
+            "a barrier between the last read of a slot and the next store");
+        expect(barriers_before(position + kAhead) > barriers_before(position),
+            "a barrier between the store of a chunk and its first read");
+    }
+}
+
+void key_ranges_are_bottom_right_aligned() {
+    constexpr int kNone = 1 << 30;
     for (int seqlen_q = 1; seqlen_q < 6; ++seqlen_q) {
         for (int seqlen_k = 0; seqlen_k < 6; ++seqlen_k) {
+            const int shift = seqlen_k - seqlen_q;
             for (int position = 0; position < seqlen_q; ++position) {
-                expect_equal(key_limit<false>(position, seqlen_q, seqlen_k), seqlen_k,
-                    "keys without a mask");
-                for (int key = 0; key < seqlen_k; ++key) {
-                    const bool visible = seqlen_k - 1 - key >=
-                                         seqlen_q - 1 - position;  // counted from the last corner
-                    expect((key < key_limit<true>(position, seqlen_q, seqlen_k)) == visible,
-                        "causal limit");
+                expect_equal(key_begin(position, shift, kNone), 0, "first key without a window");
+                expect_equal(
+                    key_end(position, shift, seqlen_k, kNone), seqlen_k, "keys without a window");
+                for (int window = 0; window < 4; ++window) {
+                    for (int key = 0; key < seqlen_k; ++key) {
+                        // both counted from the last corner
+                        const int distance = (seqlen_q - 1 - position) - (seqlen_k - 1 - key);
+                        expect((key < key_end(position, shift, seqlen_k, window)) ==
+                                   (distance <= window),
+                            "right window");
+                        expect((key >= key_begin(position, shift, window)) == (distance >= -window),
+                            "left window");
+                    }
                 }
+            }
+        }
+    }
+}
+
+void splits_divide_the_tiles_of_a_range() {
+    constexpr int kBlockN = 64;
+    for (const int begin : {0, 5}) {
+        for (int keys = 0; keys < 6 * kBlockN; keys += 7) {
+            for (int splits = 1; splits < 9; ++splits) {
+                int next = begin, least = keys, most = 0;
+                for (int split = 0; split < splits; ++split) {
+                    const KeyRange part =
+                        split_range({begin, begin + keys}, kBlockN, splits, split);
+                    const int size = part.empty() ? 0 : part.end - part.begin;
+                    least = std::min(least, (size + kBlockN - 1) / kBlockN);
+                    most = std::max(most, (size + kBlockN - 1) / kBlockN);
+                    if (part.empty()) { continue; }
+                    expect_equal(part.begin, next, "a part starts where the last one ended");
+                    expect_equal((part.begin - begin) % kBlockN, 0, "a part starts with a tile");
+                    next = part.end;
+                }
+                expect_equal(next, begin + keys, "end of the last part");
+                expect(most - least <= 1, "parts differ by a tile at most");
             }
         }
     }
@@ -515,24 +658,28 @@ void scaled_probabilities_fit_fp16() {
 
 const std::vector<std::pair<const char *, void (*)()>> kChecks = {
 #define CHECK(name) {#name, name}
+#define CHECK_TILES(name) {#name, [] { for_every_tile([](auto tile) { name<decltype(tile)>(); }); }}
     CHECK(fragments_are_bijections),
-    CHECK(acc_fragment_registers_are_a_bijection),
-    CHECK(warp_tiles_are_bijections),
-    CHECK(neighbouring_columns_are_adjacent),
-    CHECK(row_peers_are_the_lanes_of_a_row),
-    CHECK(layouts_are_bijections),
-    CHECK(operand_loads_have_no_conflicts),
-    CHECK(fills_have_no_conflicts),
-    CHECK(o_is_staged_in_two_passes),
+    CHECK_TILES(acc_fragment_registers_are_a_bijection),
+    CHECK_TILES(warp_tiles_are_bijections),
+    CHECK_TILES(neighbouring_columns_are_adjacent),
+    CHECK_TILES(row_peers_are_the_lanes_of_a_row),
+    CHECK_TILES(layouts_are_bijections),
+    CHECK_TILES(operand_loads_have_no_conflicts),
+    CHECK_TILES(fills_have_no_conflicts),
+    CHECK_TILES(o_is_staged_in_two_passes),
     CHECK(unswizzled_layouts_conflict),
-    CHECK(operand_addresses_follow_from_the_first),
-    CHECK(scores_are_exact),
-    CHECK(outputs_are_exact),
-    CHECK(outputs_are_wrong_when_p_is_taken_from_another_lane),
-    CHECK(chunk_stream_visits_every_chunk_once_and_in_order),
-    CHECK(key_limits_are_bottom_right_aligned),
+    CHECK_TILES(operand_addresses_follow_from_the_first),
+    CHECK_TILES(scores_are_exact),
+    CHECK_TILES(outputs_are_exact),
+    CHECK_TILES(outputs_are_wrong_when_p_is_taken_from_another_lane),
+    CHECK_TILES(chunk_stream_visits_every_chunk_once_and_in_order),
+    CHECK_TILES(ring_slots_change_hands_at_a_barrier),
+    CHECK(key_ranges_are_bottom_right_aligned),
+    CHECK(splits_divide_the_tiles_of_a_range),
     CHECK(scaled_probabilities_fit_fp16),
 #undef CHECK
+#undef CHECK_TILES
 };
 
 }  // namespace

@@ -33,7 +33,9 @@ CHECKS = [
     "outputs_are_exact",
     "outputs_are_wrong_when_p_is_taken_from_another_lane",
     "chunk_stream_visits_every_chunk_once_and_in_order",
-    "key_limits_are_bottom_right_aligned",
+    "ring_slots_change_hands_at_a_barrier",
+    "key_ranges_are_bottom_right_aligned",
+    "splits_divide_the_tiles_of_a_range",
     "scaled_probabilities_fit_fp16",
 ]
 
@@ -44,17 +46,33 @@ MUTATIONS = {
         "fragments_are_bijections",
     ),
     "keys of S in another order": (
-        "fragment.h", "+ 16 * ((col >> 1) & 1) + 4 * quad_pair(lane)",
-        "+ 4 * ((col >> 1) & 1) + 8 * quad_pair(lane)", "scores_are_exact",
+        "fragment.h", "32 * (col >> 2) + 16 * ((col >> 1) & 1) + 4 * quad_pair(lane)",
+        "32 * (col >> 2) + 4 * ((col >> 1) & 1) + 8 * quad_pair(lane)", "scores_are_exact",
     ),
     "columns of O in another order": (
         "fragment.h", "8 * quad_pair(lane) + 4 * ((col >> 2) & 1)",
         "4 * quad_pair(lane) + 16 * ((col >> 2) & 1)", "outputs_are_exact",
     ),
+    "last 32 columns of O in the order of the others": (
+        "fragment.h", ": d + 16 * ((col >> 1) & 1) + 4 * quad_pair(lane)",
+        ": d + 4 * ((col >> 1) & 1) + 8 * quad_pair(lane)", "outputs_are_exact",
+    ),
+    "last 32 columns of V spread over both halves of a group": (
+        "fragment.h", "return 16 * (lane >> 4) + 4 * quad_pair(lane);",
+        "return 4 * (lane >> 4) + 8 * quad_pair(lane);", "operand_loads_have_no_conflicts",
+    ),
     "K swizzled by every other key": (
-        "smem_layout.h", "return key * kRowBytes + swizzled_group(group, key);",
-        "return key * kRowBytes + swizzled_group(group, key >> 1);",
+        "smem_layout.h", "row / Rows::kRowsPerSwizzle % Rows::kSwizzleGroups",
+        "row / 2 / Rows::kRowsPerSwizzle % Rows::kSwizzleGroups",
         "operand_loads_have_no_conflicts",
+    ),
+    "rows of 192 bytes swizzled like rows of 128": (
+        "smem_layout.h", "static constexpr int kRowsPerSwizzle = 8 / kSwizzleGroups;",
+        "static constexpr int kRowsPerSwizzle = 1;", "operand_loads_have_no_conflicts",
+    ),
+    "half as many barriers": (
+        "kernel_traits.h", "return position % kChunksPerRegion == 0;",
+        "return position % kRingSlots == 0;", "ring_slots_change_hands_at_a_barrier",
     ),
     "P scaled past fp16": (
         "softmax.h", "kMaxLog2P = 15.f", "kMaxLog2P = 16.f",

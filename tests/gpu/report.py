@@ -20,6 +20,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attention
@@ -83,30 +84,35 @@ def tests() -> Part:
 
 
 def sanitizers() -> Part:
-    """What compute-sanitizer's tools say of sanitize.py."""
+    """What compute-sanitizer's tools say of sanitize.py; all of them at the same time."""
     if not shutil.which("compute-sanitizer"):
         return ["Not run: compute-sanitizer is not installed."], True
-    rows, good = [], True
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    for tool in SANITIZERS:
-        started = time.monotonic()
-        done = subprocess.run(
-            ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1",
-             sys.executable, str(HERE / "sanitize.py")],
-            capture_output=True, text=True, env=environment,
-        )  # fmt: skip
-        lines = done.stdout.splitlines()
-        summaries = [line.lstrip("= ") for line in lines if "SUMMARY" in line]
-        calls = [line for line in lines if line.endswith("of them wrong")]
-        clean = done.returncode == 0 and bool(calls)
-        good &= clean
-        if not clean:
-            print(*lines[-60:], done.stderr[-3000:], sep="\n", file=sys.stderr)
-        rows.append([
-            tool, calls[-1] if calls else "**ended early**", f"`{'; '.join(summaries) or 'none'}`",
-            "clean" if clean else "**not clean**", f"{time.monotonic() - started:.0f} s",
-        ])  # fmt: skip
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(sanitizer, SANITIZERS))
+    rows = [row for row, _ in answers]
+    good = all(clean for _, clean in answers)
     return table(["tool", "calls of `sanitize.py`", "summary", "verdict", "time"], rows), good
+
+
+def sanitizer(tool: str) -> tuple[list[str], bool]:
+    started = time.monotonic()
+    done = subprocess.run(
+        ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1",
+         sys.executable, str(HERE / "sanitize.py")],
+        capture_output=True, text=True,
+        env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    summaries = [line.lstrip("= ") for line in lines if "SUMMARY" in line]
+    calls = [line for line in lines if line.endswith("of them wrong")]
+    clean = done.returncode == 0 and bool(calls)
+    if not clean:
+        print(*lines[-60:], done.stderr[-3000:], sep="\n", file=sys.stderr)
+    row = [
+        tool, calls[-1] if calls else "**ended early**", f"`{'; '.join(summaries) or 'none'}`",
+        "clean" if clean else "**not clean**", f"{time.monotonic() - started:.0f} s",
+    ]  # fmt: skip
+    return row, clean
 
 
 PARTS: dict[str, tuple[str, Callable[[], Part]]] = {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -67,15 +68,21 @@ def ballast(leave: int) -> Iterator[Ballast]:
         taken.drop()
 
 
+def give_back() -> None:
+    """What garbage and torch's cache hold would serve the requests, in the middle of a test."""
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
     monkeypatch.setenv(calls.PTX_VARIABLE, "1")
     shim.release_memory()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    give_back()
     yield
     shim.release_memory()
-    torch.cuda.empty_cache()
+    give_back()
 
 
 class Requests:
@@ -93,9 +100,7 @@ class Requests:
         self.outs[0].fill_(float("nan"))
         self.lses[0].copy_(self.expected[1])
         self.streams = [torch.cuda.Stream() for _ in range(THREADS)]
-        # what the warm-up left in torch's cache would serve the requests
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        give_back()
         self.errors: list[str] = []
         self.places: Counter[str] = Counter()
 
