@@ -14,7 +14,7 @@ from patchctl.emulator.engine import Engine
 from patchctl.emulator.findings import Findings, Kind
 from patchctl.emulator.localmem import LocalMemory
 from patchctl.emulator.machine import Cta, Launch
-from patchctl.emulator.memory import GlobalMemory
+from patchctl.emulator.memory import GlobalMemory, Tensor
 from patchctl.emulator.sass.kernel import program
 from patchctl.emulator.shared import SharedMemory
 from patchctl.formats.sasscode import Function, Instruction, parse_instruction
@@ -134,3 +134,15 @@ def bits(value: float) -> int:
 def halves(low: float, high: float) -> int:
     """Two float16 in a word."""
     return int.from_bytes(struct.pack("<2e", low, high), "little")
+
+
+def tensor(size: int = 512, *, writable: bool = True) -> tuple[GlobalMemory, Tensor]:
+    """Bytes 0, 1, 2, ... under the name ``x``."""
+    memory = GlobalMemory()
+    return memory, memory.add("x", np.arange(size).astype(np.uint8), writable=writable)
+
+
+def at(found: Tensor, offset: int = 0) -> dict[str, int]:
+    """R2 and R3 point to a byte of the tensor."""
+    address = found.address + offset
+    return {"R2": address & 0xFFFFFFFF, "R3": address >> 32}

@@ -10,6 +10,7 @@ import click
 
 from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import findings_text, table
+from patchctl.errors import UsageError
 
 if TYPE_CHECKING:
     from patchctl.emulator.suite import Trial
@@ -75,6 +76,7 @@ def emulate(
     from patchctl.emulator.shapes import parse_shape
     from patchctl.emulator.suite import Trial, long_list, short_list
     from patchctl.emulator.tasks import Attention
+    from patchctl.formats.emulation import Work
     from patchctl.stages.build import built_library, load_target
     from patchctl.stages.emulate import emulate as run_kernels
     from patchctl.stages.emulate import project_code
@@ -89,6 +91,8 @@ def emulate(
 
     def trials(chosen: Launchable) -> list[Trial]:
         if shapes:
+            if chosen.rule.work is not Work.ATTENTION:
+                return []
             return [Trial(s, Attention(parse_shape(s, chosen.head_dim))) for s in shapes]
         return long_list(chosen) if is_long else short_list(chosen)
 
@@ -96,6 +100,11 @@ def emulate(
         done = gate(app.project, target, toolchain, app.report, jobs=jobs, again=again)
     else:
         codes, unruled = project_code(app.project, target, toolchain, file, kernel)
+        if shapes and not any(c.kernel.rule.work is Work.ATTENTION for c in codes):
+            raise UsageError(
+                "a shape is for attention kernels; the others have problems of their own",
+                hint=f"patchctl emulate {kernel or ''}".rstrip(),
+            )
         forms = list(Form) if form == "both" else [Form(form)]
         done = run_kernels(file, codes, trials, app.report, forms=forms, jobs=jobs)
         done.unruled = unruled

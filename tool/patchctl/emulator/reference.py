@@ -14,6 +14,9 @@ from patchctl.emulator.problem import Inputs, Problem
 
 Array = npt.NDArray[Any]
 
+NO_WEIGHT_LSE = -float(np.finfo(np.float32).max)
+"""Of a part that has keys, none of which has a weight (params.h: kNoWeightLse)."""
+
 
 def attention(problem: Problem, data: Inputs) -> list[tuple[Array, Array]]:
     """(O [tokens, heads, d], LSE [heads, tokens]) of each sequence.
@@ -101,6 +104,7 @@ def merged(p: Problem, memory: GlobalMemory) -> list[tuple[Array, Array]]:
     merged = merged / np.where(total > 0, total, 1.0)[:, None]
     with np.errstate(divide="ignore"):
         whole = np.where(total > 0, np.log(total) + peak, -np.inf)
+    whole = np.where(whole <= NO_WEIGHT_LSE / 2, -np.inf, whole)
     if p.packed:
         rows = merged.reshape(p.heads, -1, p.head_dim).transpose(1, 0, 2)
     else:

@@ -14,7 +14,14 @@ from patchctl.emulator.memory import GlobalMemory
 from patchctl.emulator.params import page_size
 from patchctl.emulator.placement import Placement
 from patchctl.emulator.problem import Inputs, Problem, inputs
-from patchctl.emulator.reference import Accuracy, attention, judge, merged, results
+from patchctl.emulator.reference import (
+    NO_WEIGHT_LSE,
+    Accuracy,
+    attention,
+    judge,
+    merged,
+    results,
+)
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +86,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Combine:
-    """Merging of partial results; every third row has parts that saw no key."""
+    """Merging of partial results; some parts saw no key, some have no weight."""
 
     problem: Problem
 
@@ -92,6 +99,10 @@ class Combine:
         empty[:, np.arange(p.rows) % 3 != 0] = False
         empty[:, 0] = True  # a row that sees no key at all
         lse[empty] = -np.inf
+        weightless = rng.random(lse.shape) < 0.3
+        weightless[:, np.arange(p.rows) % 3 != 1] = False
+        weightless[:, 1] = True  # a row all of whose keys are without weight
+        lse[weightless] = NO_WEIGHT_LSE
         out = rng.standard_normal((*lse.shape, p.head_dim)).astype(np.float32)
         out[empty] = np.nan  # never written, so never to be read
         for name, data, readable in (
