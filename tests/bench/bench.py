@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -263,10 +264,15 @@ def model(project: Path, cuobjdump: Path, name: str, shared: int) -> tuple[float
     if wanted is None:
         return None
     for cubin in sorted((project / "build" / "out" / "sm70" / "obj").rglob("*.cu.o")):
-        for function in sm70sim.load_functions(cubin, str(cuobjdump)):
+        for function in functions_of(cubin, cuobjdump):
             if re.search(wanted, function.name):
                 return reading(function, shared)
     sys.exit(f"the loop model found no kernel for {name}")
+
+
+@cache
+def functions_of(cubin: Path, cuobjdump: Path) -> list[Any]:
+    return sm70sim.load_functions(cubin, str(cuobjdump))
 
 
 def reading(function: Any, shared: int) -> tuple[float, float]:
