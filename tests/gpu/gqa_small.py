@@ -67,7 +67,7 @@ def run(mode: str, case: Small) -> list[str]:
     if case.special:
         v[case.keys // 3, 0, 4], v[case.keys - 10, 0, 5] = float("inf"), float("nan")
     out = torch.full(q.shape, 7.0, dtype=torch.float16, device="cuda")
-    lse = torch.empty(case.heads, q.shape[0], device="cuda")
+    lse = torch.full((case.heads, q.shape[0]), 7.0, device="cuda")
     starts = [int32([case.spare, case.spare + n], "cuda") for n in (case.queries, case.keys)]
     operator = getattr(torch.ops._vllm_fa2_C, f"sm70_gqa_prefill_{mode}")
     block = () if mode == "fused" else (KEY_BLOCK,)
