@@ -69,8 +69,10 @@ def ballast(leave: int) -> Iterator[Ballast]:
 
 
 def give_back() -> None:
-    """What garbage and torch's cache hold would serve the requests, in the middle of a test."""
+    """What garbage, compiled graphs and torch's cache hold would serve the requests, or count as
+    memory that can be released."""
     torch.cuda.synchronize()
+    torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()
 
