@@ -161,7 +161,9 @@ def mask_comparisons(function: Function) -> set[int]:
             near = index - infinite.get(target, -_WINDOW - 1) <= _WINDOW
             if near and match[1] in written:
                 found.add(written[match[1]])
-        elif inst.base == "FSEL" and "-INF" in inst.text:
+        elif (inst.base == "FSEL" and "-INF" in inst.text) or (
+            inst.base == "SEL" and "0xff800000" in inst.text
+        ):
             name = inst.operands[-1].lstrip("!")
             if name in written:
                 found.add(written[name])
