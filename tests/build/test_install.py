@@ -305,6 +305,6 @@ def test_library_that_vllm_loaded_is_used_and_no_second_one(
     load = f"import torch; torch.ops.load_library({str(theirs)!r})\n"
     code = load + "import vllm_fa2_sm70 as s; print(s.library)"
     said = in_python(Path(sys.executable), code, VLLM_FA2_SM70_LIBRARY=ours)
-    assert said == f"Library(path={theirs!r}, reason='', adopted=True)"
+    assert said == f"Library(path={theirs!r}, reason='', adopted=True, optional=frozenset())"
     both = [sys.executable, "-c", load + f"torch.ops.load_library({ours!r})"]
     assert subprocess.run(both, capture_output=True, cwd="/").returncode < 0
