@@ -189,7 +189,11 @@ cuda_home_option = click.option(
     help="Use the CUDA toolkit in DIR and no other.",
 )
 jobs_option = click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at the same time."
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Work on N units or kernels at the same time.",
 )
 
 

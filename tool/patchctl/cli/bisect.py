@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import findings_text
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ GATES = ("resources", "schemas", "architectures", "symbols", "asserts", "build")
     is_flag=True,
     help="Ask every prefix from the first on, even if the whole series fails.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compilers at the same time.")
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
-)
+@jobs_option
+@cuda_home_option
 @click.argument("gate", type=click.Choice(GATES))
 def bisect(app: App, gate: str, in_order: bool, jobs: int | None, cuda_home: Path | None) -> None:
     """Find the first patch at which GATE fails.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patchctl.cli.app import App, command
+from patchctl.cli.app import App, command, cuda_home_option, jobs_option
 from patchctl.cli.render import table
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ HEADERS = ["kernel", "regs", "spill st", "spill ld", "stack", "shared", "CTAs/SM
 @command
 @click.option("--by-patch", is_flag=True, help="After each patch, and what each patch changed.")
 @click.option("--all", "everything", is_flag=True, help="Also kernels that a patch did not change.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compilers at the same time.")
-@click.option(
-    "--cuda-home", type=click.Path(path_type=Path), help="Use this CUDA toolkit and no other."
-)
+@jobs_option
+@cuda_home_option
 def resources(
     app: App, by_patch: bool, everything: bool, jobs: int | None, cuda_home: Path | None
 ) -> None:
